@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small arithmetic that every layer needs. */
+#ifndef KVR_UTIL_H
+#define KVR_UTIL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define KVR_PAGE 4096u
+#define KVR_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+
+static inline uint64_t kvr_align_up(uint64_t v, uint64_t to)
+{
+	return (v + to - 1) / to * to;
+}
+
+static inline int kvr_is_pow2(uint64_t v)
+{
+	return v && !(v & (v - 1));
+}
+
+static inline uint64_t kvr_min(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/*
+ * Copies a text field of fixed size that may lack its final 0 (it came from shared memory or disk)
+ * and replaces what is not printable ASCII, so that it can go into a sentence.
+ */
+void kvr_text_copy(char *to, size_t size, const char *from, size_t len);
+
+#endif
