@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files of shared memory. Everything that looks at names here assumes that others may create files
+ * in the same directory (it is world-writable and sticky): nothing is followed, nothing that is not
+ * ours is opened for more than a look.
+ */
+#include "shm.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "err.h"
+#include "util.h"
+
+#define NAME_MAX_BYTES 48u
+/* A signal makes the kernel undo and repeat one call of fallocate: small steps always end. */
+#define RESERVE_STEP (64ull << 20)
+
+typedef unsigned long long ull;
+
+static int name_ok(const char *name, size_t len)
+{
+	if (len < 1 || len >= NAME_MAX_BYTES)
+		return 0;
+	for (size_t i = 0; i < len; i++) {
+		char c = name[i];
+
+		if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+		      c == '_' || c == '-'))
+			return 0;
+	}
+	return 1;
+}
+
+int kvr_shm_path(char *ret_path, size_t size, const char *dir, const char *name,
+		 enum kvr_shm_kind kind, uint64_t epoch)
+{
+	char suffix[32] = "", path[KVR_SHM_PATH];
+	int n;
+
+	if (!dir)
+		dir = KVR_SHM_DIR;
+	if (!name || !name_ok(name, strnlen(name, NAME_MAX_BYTES)))
+		return KVR_FAIL(-EINVAL,
+				"group name \"%.64s\": 1 to 47 characters of A-Z a-z 0-9 _ - are "
+				"allowed",
+				name ? name : "(null)");
+	if (kind == KVR_SHM_POOL)
+		strcpy(suffix, ".pool");
+	else if (kind == KVR_SHM_LOCK)
+		strcpy(suffix, ".lock");
+	else if (kind == KVR_SHM_RETIRED)
+		snprintf(suffix, sizeof suffix, ".%llu", (ull)epoch);
+	n = snprintf(path, sizeof path, "%s/kvr-%u-%s%s", dir, (unsigned)geteuid(), name, suffix);
+	if (n < 0 || (size_t)n >= sizeof path || (size_t)n >= size)
+		return KVR_FAIL(-EINVAL, "directory \"%.100s...\": its path is too long", dir);
+	memcpy(ret_path, path, (size_t)n + 1);
+	return 0;
+}
+
+int kvr_shm_parse(const char *file, char *ret_name, size_t size, enum kvr_shm_kind *ret_kind,
+		  uint64_t *ret_epoch)
+{
+	enum kvr_shm_kind kind = KVR_SHM_SEGMENT;
+	char prefix[24], *end;
+	uint64_t epoch = 0;
+	size_t len;
+	int n;
+
+	n = snprintf(prefix, sizeof prefix, "kvr-%u-", (unsigned)geteuid());
+	if (strncmp(file, prefix, (size_t)n) != 0)
+		return -EINVAL;
+	file += n;
+	len = strcspn(file, ".");
+	if (!name_ok(file, len) || len >= size)
+		return -EINVAL;
+	if (!strcmp(file + len, ".pool")) {
+		kind = KVR_SHM_POOL;
+	} else if (!strcmp(file + len, ".lock")) {
+		kind = KVR_SHM_LOCK;
+	} else if (file[len]) {
+		kind = KVR_SHM_RETIRED;
+		if (file[len + 1] < '1' || file[len + 1] > '9')
+			return -EINVAL;
+		errno = 0;
+		epoch = strtoull(file + len + 1, &end, 10);
+		if (*end || errno)
+			return -EINVAL;
+	}
+	memcpy(ret_name, file, len);
+	ret_name[len] = 0;
+	*ret_kind = kind;
+	*ret_epoch = epoch;
+	return 0;
+}
+
+static int reserve(int fd, uint64_t bytes)
+{
+	for (uint64_t at = 0; at < bytes;) {
+		uint64_t step = kvr_min(RESERVE_STEP, bytes - at);
+		int err = posix_fallocate(fd, (off_t)at, (off_t)step);
+
+		if (err && err != EINTR)
+			return -err;
+		if (!err)
+			at += step;
+	}
+	return 0;
+}
+
+int kvr_shm_create(const char *dir, uint64_t bytes)
+{
+	struct statvfs vfs = { 0 };
+	int fd, err;
+
+	if (!dir)
+		dir = KVR_SHM_DIR;
+	if (bytes < 1 || bytes > INT64_MAX)
+		return KVR_FAIL(-EINVAL, "a file of %llu bytes in %s", (ull)bytes, dir);
+	fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return KVR_FAIL(-errno,
+				"cannot create a file in %s: %s; it must be a writable tmpfs (or "
+				"another file system with O_TMPFILE)",
+				dir, kvr_strerror(errno));
+	/* The umask may have taken our own permissions away. */
+	err = fchmod(fd, 0600) ? -errno : reserve(fd, bytes);
+	if (!err)
+		return fd;
+	close(fd);
+	if (err != -ENOSPC)
+		return KVR_FAIL(err, "cannot reserve %llu bytes in %s: %s", (ull)bytes, dir,
+				kvr_strerror(err));
+	if (statvfs(dir, &vfs))
+		vfs.f_bavail = 0;
+	return KVR_FAIL(-ENOSPC,
+			"%s is too small: %llu bytes are needed, %llu are free; remove stale "
+			"files there or enlarge it (in a container: docker run --shm-size)",
+			dir, (ull)bytes, (ull)vfs.f_bavail * vfs.f_frsize);
+}
+
+int kvr_shm_publish(int fd, const char *path)
+{
+	char self[40];
+
+	snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+	if (!linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW))
+		return 0;
+	/* Without /proc there is another way, for which older kernels want a capability. */
+	if (errno == ENOENT && !linkat(fd, "", AT_FDCWD, path, AT_EMPTY_PATH))
+		return 0;
+	return KVR_FAIL(-errno, "cannot give %s its name: %s", path, kvr_strerror(errno));
+}
+
+static int check_file(int fd, const char *path, struct stat *st)
+{
+	if (fstat(fd, st))
+		return KVR_FAIL(-errno, "%s: fstat: %s", path, kvr_strerror(errno));
+	if (!S_ISREG(st->st_mode))
+		return KVR_FAIL(-EPROTO, "%s is no regular file; it is not ours and stays as it is",
+				path);
+	if (st->st_uid != geteuid())
+		return KVR_FAIL(-EPERM, "%s belongs to uid %u, this process runs as %u", path,
+				(unsigned)st->st_uid, (unsigned)geteuid());
+	if ((st->st_mode & 07777) != 0600)
+		return KVR_FAIL(-EPERM,
+				"%s has mode %04o instead of 0600: somebody else made it or "
+				"opened it up",
+				path, (unsigned)st->st_mode & 07777);
+	return 0;
+}
+
+int kvr_shm_open(const char *path, int writable, uint64_t *ret_bytes)
+{
+	/* O_NONBLOCK: a FIFO planted under the name must not make us wait. */
+	int flags = (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+	int fd = open(path, flags), err;
+	struct stat st;
+
+	if (fd < 0) {
+		switch (errno) {
+		case ENOENT:
+			return KVR_FAIL(-ENOENT, "%s does not exist", path);
+		case ELOOP:
+			return KVR_FAIL(-EPROTO,
+					"%s is a symbolic link; it is not ours and stays "
+					"as it is",
+					path);
+		case EISDIR:
+		case ENXIO:
+			return KVR_FAIL(-EPROTO,
+					"%s is no regular file; it is not ours and stays "
+					"as it is",
+					path);
+		case EACCES:
+			return KVR_FAIL(-EPERM, "%s may not be opened by uid %u", path,
+					(unsigned)geteuid());
+		default:
+			return KVR_FAIL(-errno, "cannot open %s: %s", path, kvr_strerror(errno));
+		}
+	}
+	err = check_file(fd, path, &st);
+	if (err) {
+		close(fd);
+		return err;
+	}
+	*ret_bytes = (uint64_t)st.st_size;
+	return fd;
+}
+
+int kvr_shm_same(int fd, const char *path)
+{
+	struct stat a, b;
+
+	if (lstat(path, &b))
+		return -errno;
+	if (fstat(fd, &a))
+		return -errno;
+	return a.st_dev == b.st_dev && a.st_ino == b.st_ino ? 0 : -ESTALE;
+}
+
+/* Makes or opens the lock file. fd or -errno. */
+static int lock_open(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600), err;
+	struct stat st;
+
+	if (fd < 0)
+		return KVR_FAIL(-errno, "cannot open the name lock %s: %s", path,
+				kvr_strerror(errno));
+	if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid())
+		fchmod(fd, 0600); /* whatever the umask of the process that made it */
+	err = check_file(fd, path, &st);
+	if (err)
+		close(fd);
+	return err ? err : fd;
+}
+
+/* The holder leaves its pid in the file, for the sentence of those who wait in vain. */
+static void lock_sign(int fd)
+{
+	char text[16];
+	int n = snprintf(text, sizeof text, "%d\n", (int)getpid());
+
+	if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)n, 0) != n)
+		return; /* a full tmpfs: then the sentence lacks the pid */
+}
+
+static int lock_late(int fd, const char *path)
+{
+	char text[16] = "";
+	ssize_t n = pread(fd, text, sizeof text - 1, 0);
+	long pid = n > 0 ? strtol(text, NULL, 10) : 0;
+
+	return KVR_FAIL(
+		-ETIMEDOUT,
+		"the name lock %s is held by another process (pid %ld, 0: unknown) that "
+		"creates, takes over or closes the same group, or by a child it forked then",
+		path, pid);
+}
+
+static int lock_wait(int fd, const char *path, uint64_t deadline_ns)
+{
+	struct timespec pause = kvr_timespec(KVR_MS);
+
+	while (flock(fd, LOCK_EX | LOCK_NB)) {
+		if (errno != EWOULDBLOCK)
+			return KVR_FAIL(-errno, "cannot lock %s: %s", path, kvr_strerror(errno));
+		if (kvr_now() >= deadline_ns)
+			return lock_late(fd, path);
+		if (nanosleep(&pause, NULL))
+			return KVR_FAIL(-EINTR,
+					"a signal handler ran while the name lock %s was "
+					"awaited; call again",
+					path);
+	}
+	return 0;
+}
+
+int kvr_shm_lock(const char *path, uint64_t deadline_ns)
+{
+	for (;;) {
+		int fd = lock_open(path), err;
+
+		if (fd < 0)
+			return fd;
+		err = lock_wait(fd, path, deadline_ns);
+		if (!err && !kvr_shm_same(fd, path)) {
+			lock_sign(fd);
+			return fd;
+		}
+		/* The holder before us unlinked it: a lock on a nameless file locks nothing. */
+		close(fd);
+		if (err)
+			return err;
+	}
+}
+
+void kvr_shm_unlock(int fd, const char *path)
+{
+	kvr_shm_unlink(fd, path);
+	/* Explicitly: a child forked meanwhile still has the open file description. */
+	flock(fd, LOCK_UN);
+	close(fd);
+}
+
+static uint64_t page_mask(void)
+{
+	return (uint64_t)sysconf(_SC_PAGESIZE) - 1;
+}
+
+void *kvr_shm_map(int fd, uint64_t off, size_t len, int writable)
+{
+	size_t lead = (size_t)(off & page_mask());
+	int prot = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+	uint8_t *p =
+		mmap(NULL, lead + len, prot, MAP_SHARED | MAP_POPULATE, fd, (off_t)(off - lead));
+
+	if (p == MAP_FAILED) {
+		KVR_FAIL(-errno, "cannot map %zu bytes of shared memory at %llu: %s", len, (ull)off,
+			 kvr_strerror(errno));
+		return NULL;
+	}
+	/* A core dump that includes shared memory takes seconds, during which nobody is dead. */
+	madvise(p, lead + len, MADV_DONTDUMP);
+	return p + lead;
+}
+
+void kvr_shm_unmap(const void *addr, size_t len)
+{
+	size_t lead = (size_t)((uintptr_t)addr & page_mask());
+
+	if (addr)
+		munmap((void *)((uintptr_t)addr - lead), lead + len);
+}
+
+int kvr_shm_unlink(int fd, const char *path)
+{
+	int err = kvr_shm_same(fd, path);
+
+	if (!err && unlink(path))
+		err = -errno;
+	return err;
+}
+
+int kvr_shm_retire(int fd, const char *path, const char *retired)
+{
+	int err = kvr_shm_same(fd, path);
+
+	if (!err && rename(path, retired))
+		err = -errno;
+	if (!err || err == -ENOENT)
+		return 0;
+	return KVR_FAIL(err, "cannot rename %s to %s: %s", path, retired, kvr_strerror(err));
+}
+
+struct prune {
+	const char *dir, *name;
+	uint64_t epoch;	 /* kept */
+	uint64_t second; /* kept, too */
+	uint64_t newest; /* when that one was retired, ns */
+	int remove;
+};
+
+static void prune_one(void *arg, const char *file)
+{
+	char name[NAME_MAX_BYTES], path[KVR_SHM_PATH];
+	enum kvr_shm_kind kind;
+	struct prune *p = arg;
+	struct stat st;
+	uint64_t epoch, ns;
+
+	if (kvr_shm_parse(file, name, sizeof name, &kind, &epoch) || kind != KVR_SHM_RETIRED ||
+	    strcmp(name, p->name) != 0 || epoch == p->epoch)
+		return;
+	if (kvr_shm_path(path, sizeof path, p->dir, name, kind, epoch) || lstat(path, &st))
+		return;
+	if (p->remove) {
+		if (epoch != p->second)
+			unlink(path);
+		return;
+	}
+	/* By time of retirement, not by epoch: epochs start at 1 again after a clean end. */
+	ns = (uint64_t)st.st_ctim.tv_sec * KVR_SEC + (uint64_t)st.st_ctim.tv_nsec;
+	if (ns > p->newest || (ns == p->newest && epoch > p->second)) {
+		p->newest = ns;
+		p->second = epoch;
+	}
+}
+
+void kvr_shm_prune(const char *dir, const char *name, uint64_t epoch)
+{
+	struct prune p = { .dir = dir, .name = name, .epoch = epoch };
+
+	kvr_shm_list(dir, prune_one, &p);
+	p.remove = 1;
+	kvr_shm_list(dir, prune_one, &p);
+}
+
+int kvr_shm_unlinked(int fd)
+{
+	struct stat st;
+
+	return !fstat(fd, &st) && !st.st_nlink;
+}
+
+int kvr_shm_read(int fd, void *buf, size_t len, uint64_t off)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		ssize_t n = pread(fd, (uint8_t *)buf + done, len - done, (off_t)(off + done));
+
+		if (n < 0 && errno != EINTR)
+			return KVR_FAIL(-errno, "reading shared memory at %llu: %s",
+					(ull)(off + done), kvr_strerror(errno));
+		if (!n)
+			return KVR_FAIL(-EBADMSG,
+					"the file ends at %llu, %zu bytes at %llu are "
+					"missing",
+					(ull)(off + done), len - done, (ull)(off + done));
+		done += n > 0 ? (size_t)n : 0;
+	}
+	return 0;
+}
+
+int kvr_shm_list(const char *dir, void (*fn)(void *arg, const char *file), void *arg)
+{
+	char name[NAME_MAX_BYTES];
+	enum kvr_shm_kind kind;
+	struct dirent *e;
+	struct stat st;
+	uint64_t epoch;
+	int count = 0;
+	DIR *d;
+
+	if (!dir)
+		dir = KVR_SHM_DIR;
+	d = opendir(dir);
+	if (!d)
+		return KVR_FAIL(-errno, "cannot list %s: %s", dir, kvr_strerror(errno));
+	while ((e = readdir(d))) {
+		if (kvr_shm_parse(e->d_name, name, sizeof name, &kind, &epoch))
+			continue;
+		if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) ||
+		    st.st_uid != geteuid() || !S_ISREG(st.st_mode))
+			continue;
+		fn(arg, e->d_name);
+		count++;
+	}
+	closedir(d);
+	return count;
+}
+
+/* A whole small file of /proc as text. Its length, 0 when it cannot be read. */
+static size_t proc_read(const char *path, char *buf, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, buf, size - 1);
+
+	if (fd >= 0)
+		close(fd);
+	buf[n > 0 ? n : 0] = 0;
+	return n > 0 ? (size_t)n : 0;
+}
+
+uint64_t kvr_shm_start_time(uint32_t pid)
+{
+	char path[40], text[1024], *at;
+
+	snprintf(path, sizeof path, "/proc/%u/stat", pid);
+	proc_read(path, text, sizeof text);
+	/* Field 2 is the program's name in parentheses and may contain anything. */
+	at = strrchr(text, ')');
+	for (int field = 2; at && field < 22; field++)
+		at = strchr(at + 1, ' ');
+	return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+int kvr_shm_dumping(uint32_t pid, uint64_t start_time)
+{
+	char path[40], text[4096];
+
+	snprintf(path, sizeof path, "/proc/%u/status", pid);
+	if (!pid || !proc_read(path, text, sizeof text) || !strstr(text, "\nCoreDumping:\t1"))
+		return 0;
+	return kvr_shm_start_time(pid) == start_time;
+}
+
+int kvr_shm_boot_id(uint8_t ret_id[16])
+{
+	const char *path = "/proc/sys/kernel/random/boot_id";
+	char text[64];
+	uint8_t id[16];
+	unsigned have = 0, v;
+
+	proc_read(path, text, sizeof text);
+	for (const char *p = text; *p && have < 16; p += *p == '-' ? 1 : 2) {
+		if (*p == '-')
+			continue;
+		if (sscanf(p, "%2x", &v) != 1 || !p[1])
+			break;
+		id[have++] = (uint8_t)v;
+	}
+	if (have < 16)
+		return KVR_FAIL(-EIO, "%s does not hold the boot id: \"%.40s\"", path, text);
+	memcpy(ret_id, id, 16);
+	return 0;
+}
+
+int kvr_shm_random(void *buf, size_t len)
+{
+	ssize_t n = getrandom(buf, len, 0); /* up to 256 bytes come whole */
+
+	if (n < 0 || (size_t)n != len)
+		return KVR_FAIL(-EIO, "getrandom(%zu): %s", len,
+				n < 0 ? kvr_strerror(errno) : "short");
+	return 0;
+}
