@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A ring: one writer, one reader, variable-length messages, in any memory that both can see.
+ *
+ * The memory is cut into 64-byte cells. A message occupies whole cells; its first 16 bytes are a
+ * header whose first word, the *commit word*, is written last. The reader polls exactly the cell
+ * where the next message must start, so a small message costs one line transfer a hop. The word
+ * carries the low 32 bits of the cell's position, so a word left by an earlier lap never matches.
+ *
+ * Payload bytes of an earlier lap could look like a commit word. They never can: before a message
+ * is published, the writer zeroes the commit word of the cell that follows it, which is where the
+ * reader will look next. Hence one cell is always kept free.
+ *
+ *   byte  size  field      writer  meaning
+ *      0     8  commit     W       bits 63..32 position (in cells) mod 2^32; bit 31 always 1;
+ *                                  bit 30 padding up to the end of the ring; bits 23..0 length
+ *      8     4  tag        W       the caller's
+ *     12     4  seq        W       number of the message in this ring, mod 2^32 (padding has none)
+ *     16     n  payload    W
+ *
+ * The writer's cursor in memory is for inspectors alone; the reader never looks at it. The
+ * reader's cursor lies in memory of the reader's, so that each page has one writer.
+ *
+ * Order. Each access below is paired with its partner:
+ *
+ *   P1 writer: store-release of the commit word    C1 reader: load-acquire of the commit word
+ *      without it: the reader sees a length or a payload that is not there yet
+ *   C2 reader: store-release of its cursor         P2 writer: load-acquire of the reader's cursor
+ *      without it: the writer overwrites bytes that the reader is still reading
+ *
+ * Zeroing the next commit word is a relaxed store: P1 of the message before it publishes it.
+ * All calls are wait-free. One thread at a time may use a writer, one a reader.
+ */
+#ifndef KVRING_RING_H
+#define KVRING_RING_H
+
+#include "kvring/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVR_RING_CELL 64u
+#define KVR_RING_HEADER 16u	 /* bytes of a message's header */
+#define KVR_RING_CTL 128u	 /* bytes before the cells: the writer's line, for inspectors */
+#define KVR_RING_MIN 1024u	 /* bytes of cells, a power of two, at least and ... */
+#define KVR_RING_MAX (64u << 20) /* ... at most */
+
+/* The reader's cursor; 128 bytes, so that no other word shares its line or the adjacent one. */
+struct kvr_ring_cursor {
+	uint64_t pos; /* cells consumed since the start. R writes (C2), W reads (P2) */
+	uint64_t pad[15];
+};
+
+struct kvr_ring_writer {
+	uint8_t *cells;
+	uint64_t *ctl;			      /* [0] cells published, [1] messages published */
+	const struct kvr_ring_cursor *cursor; /* the reader's; untrusted */
+	uint64_t capacity;		      /* cells */
+	uint64_t pos;			      /* next cell to reserve */
+	uint64_t published;		      /* cells the reader may see */
+	uint64_t reader;		      /* last bounded copy of the reader's cursor */
+	uint64_t first_word;		      /* commit word of the first reserved message */
+	uint32_t seq;			      /* of the next message */
+	uint32_t published_seq;
+	int error; /* sticky -EBADMSG */
+	int reserved;
+};
+
+struct kvr_ring_reader {
+	const uint8_t *cells;
+	struct kvr_ring_cursor *cursor;
+	uint64_t capacity;
+	uint64_t pos;	   /* next cell to peek */
+	uint64_t released; /* cells given back by the caller */
+	uint64_t shown;	   /* what the writer was told (C2): at most a quarter behind */
+	uint32_t seq;	   /* expected of the next message */
+	uint32_t released_seq;
+	int error; /* sticky -EBADMSG */
+	int reserved;
+};
+
+struct kvr_ring_msg {
+	const void *data; /* points into the ring; valid until it is released */
+	uint32_t len;
+	uint32_t tag;
+	uint32_t seq;
+	uint32_t reserved;
+};
+
+/* Bytes of memory for `bytes` of cells (a power of two), control line included. 0: out of range. */
+KVR_API size_t kvr_ring_memsize(uint32_t bytes);
+/* Largest payload: an eighth of the cells, less the header. */
+KVR_API uint32_t kvr_ring_max_payload(uint32_t bytes);
+
+/*
+ * Prepares `mem` (KVR_RING_CTL + bytes, aligned to 64) and its writer. `cursor` must be zeroed or
+ * at `start`. The caller owns the memory; nothing is allocated. start: first position in cells,
+ * 0 but in tests of wrap-around; must be a multiple of the capacity.
+ */
+KVR_API int kvr_ring_writer_init(struct kvr_ring_writer *w, void *mem, uint32_t bytes,
+				 const struct kvr_ring_cursor *cursor, uint64_t start);
+/* A reader of an initialised ring that nobody read yet. Writes *cursor alone. */
+KVR_API int kvr_ring_reader_init(struct kvr_ring_reader *r, const void *mem, uint32_t bytes,
+				 struct kvr_ring_cursor *cursor, uint64_t start);
+
+/*
+ * Reserves room for one message and returns where its payload goes. Several may be reserved before
+ * one commit, which publishes all at once. Returns 0, -EAGAIN (full), -EMSGSIZE (over the maximum),
+ * -EBADMSG (the reader's cursor is impossible; sticky).
+ */
+KVR_API int kvr_ring_reserve(struct kvr_ring_writer *w, uint32_t tag, uint32_t len,
+			     void **ret_payload);
+/* Publishes everything reserved since the last commit. No-op when nothing is. */
+KVR_API void kvr_ring_commit(struct kvr_ring_writer *w);
+/* Forgets everything reserved since the last commit; the reader never sees it. */
+KVR_API void kvr_ring_abort(struct kvr_ring_writer *w);
+/* reserve, copy, commit. */
+KVR_API int kvr_ring_write(struct kvr_ring_writer *w, uint32_t tag, const void *data, uint32_t len);
+
+/*
+ * The next message that was not peeked yet: 1 and *ret_msg, 0 when there is none, -EBADMSG when
+ * the cell holds something impossible (sticky; nothing is consumed). Every field is copied once and
+ * bounded; data[0..len) lies inside the ring.
+ */
+KVR_API int kvr_ring_peek(struct kvr_ring_reader *r, struct kvr_ring_msg *ret_msg);
+/* Gives back everything peeked so far. The writer learns of it a quarter ring later, or at the
+ * next peek that finds nothing. */
+KVR_API void kvr_ring_release(struct kvr_ring_reader *r);
+/* Forgets the peeks since the last release: the same messages come again. */
+KVR_API void kvr_ring_rewind(struct kvr_ring_reader *r);
+
+/*
+ * For inspectors: walks the messages that are still readable in a *copy* of the cells. Finds the
+ * oldest run of messages that ends exactly at `published` (the writer's cursor, untrusted), and
+ * calls `fn` with each in order. Returns their number. Never reads outside the copy and ends after
+ * at most one lap, whatever the bytes are. pos is the message's position in cells.
+ */
+KVR_API int kvr_ring_walk(const void *cells, uint32_t bytes, uint64_t published,
+			  void (*fn)(void *arg, const struct kvr_ring_msg *msg, uint64_t pos),
+			  void *arg);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

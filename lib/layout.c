@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Offsets of a segment and the checks of its header. Pure arithmetic on private copies: nothing
+ * here sees shared memory.
+ */
+#include "layout.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "err.h"
+#include "hash.h"
+#include "util.h"
+
+#define RING_CTL 128u
+#define RING_MIN 1024u
+#define RING_MAX (64u << 20)
+#define BELL_BYTES 128u
+
+typedef unsigned long long ull;
+
+static int in_range(const char *what, uint64_t v, uint64_t low, uint64_t high, int pow2)
+{
+	if (v >= low && v <= high && (!pow2 || kvr_is_pow2(v)))
+		return 0;
+	return KVR_FAIL(-EINVAL, "%s is %llu; %llu to %llu%s is supported", what, (ull)v, (ull)low,
+			(ull)high, pow2 ? ", a power of two," : "");
+}
+
+int kvr_layout_init(struct kvr_layout *ret, uint32_t ranks, uint32_t ring_bytes, uint32_t ops,
+		    uint32_t events)
+{
+	struct kvr_layout l = {
+		.ranks = ranks, .ring_bytes = ring_bytes, .ops = ops, .events = events
+	};
+	uint64_t recorder = sizeof(struct kvr_rec_ctl) + events * sizeof(struct kvr_event);
+	int err = in_range("ranks", ranks, 1, KVR_MAX_RANKS, 0);
+
+	if (!err)
+		err = in_range("ring_bytes", ring_bytes, RING_MIN, RING_MAX, 1);
+	if (!err)
+		err = in_range("ops", ops, 16, 65536, 1);
+	if (!err)
+		err = in_range("events", events, 16, 1u << 20, 1);
+	if (err)
+		return err;
+	l.bells = sizeof(struct kvr_seg_header) + sizeof(struct kvr_seg_takeover);
+	l.leader = l.bells + kvr_align_up((uint64_t)(ranks + 1) * BELL_BYTES, KVR_PAGE);
+	l.leader_ops = l.leader + sizeof(struct kvr_leader_page);
+	l.leader_rec = l.leader_ops + (uint64_t)ops * sizeof(struct kvr_op_entry);
+	l.rings = l.leader_rec + recorder;
+	l.leader_end = kvr_align_up(kvr_layout_ring(&l, KVR_CHANNELS, 0), KVR_PAGE);
+	l.rank0 = l.leader_end;
+	l.rank_acks = sizeof(struct kvr_rank_page);
+	l.rank_rec = l.rank_acks + (uint64_t)ops * sizeof(struct kvr_ack_entry);
+	l.rank_stride = kvr_align_up(l.rank_rec + recorder, KVR_PAGE);
+	l.total = l.rank0 + ranks * l.rank_stride;
+	*ret = l;
+	return 0;
+}
+
+/* Size of a struct, and the offset of each field that another process reads. */
+#define SIZE(s) (uint32_t)sizeof(struct s)
+#define AT(s, f) (uint32_t) offsetof(struct s, f)
+
+uint64_t kvr_layout_hash(void)
+{
+	/* clang-format off */
+	const uint32_t table[] = {
+		SIZE(kvr_seg_header), AT(kvr_seg_header, uuid), AT(kvr_seg_header, epoch),
+		AT(kvr_seg_header, boot_id), AT(kvr_seg_header, pid), AT(kvr_seg_header, ranks),
+		AT(kvr_seg_header, ring_bytes), AT(kvr_seg_header, ops),
+		AT(kvr_seg_header, events), AT(kvr_seg_header, tag_hash),
+		AT(kvr_seg_header, name), AT(kvr_seg_header, model),
+		AT(kvr_seg_header, config_len), AT(kvr_seg_header, config),
+		AT(kvr_seg_header, checksum),
+		SIZE(kvr_seg_takeover), AT(kvr_seg_takeover, pid), AT(kvr_seg_takeover, cause),
+		AT(kvr_seg_takeover, ns), BELL_BYTES, RING_CTL,
+		SIZE(kvr_proc), AT(kvr_proc, state), AT(kvr_proc, pid), AT(kvr_proc, rank),
+		AT(kvr_proc, start_time), AT(kvr_proc, phase_until), AT(kvr_proc, progress_ns),
+		AT(kvr_proc, in_call), AT(kvr_proc, call_arg), AT(kvr_proc, call_ns),
+		AT(kvr_proc, tick_seen), AT(kvr_proc, lost_wakes), AT(kvr_proc, expired),
+		AT(kvr_proc, mismatches), AT(kvr_proc, cause), AT(kvr_proc, blamed), KVR_CALLS,
+		SIZE(kvr_leader_page), AT(kvr_leader_page, tick_done),
+		AT(kvr_leader_page, watermark), AT(kvr_leader_page, calls),
+		SIZE(kvr_rank_page), AT(kvr_rank_page, calls), AT(kvr_rank_page, taken),
+		AT(kvr_rank_page, cursor),
+		SIZE(kvr_op_entry), AT(kvr_op_entry, request), AT(kvr_op_entry, space),
+		AT(kvr_op_entry, attempt), AT(kvr_op_entry, kind), AT(kvr_op_entry, blocks),
+		AT(kvr_op_entry, begun_ns), AT(kvr_op_entry, stage_ns), AT(kvr_op_entry, acked),
+		AT(kvr_op_entry, layers), SIZE(kvr_ack_entry),
+		SIZE(kvr_msg_head), AT(kvr_msg_head, request), AT(kvr_msg_head, space),
+		AT(kvr_msg_head, attempt),
+		SIZE(kvr_rec_ctl),
+		SIZE(kvr_event), AT(kvr_event, request), AT(kvr_event, number),
+		AT(kvr_event, arg), AT(kvr_event, attempt), AT(kvr_event, tag),
+		AT(kvr_event, result), AT(kvr_event, rank), AT(kvr_event, kind),
+		AT(kvr_event, channel), AT(kvr_event, call), AT(kvr_event, index), KVR_EV_KINDS,
+	};
+	/* clang-format on */
+	struct kvr_layout example;
+	uint64_t hash = kvr_hash(table, sizeof table, KVR_SEG_VERSION);
+
+	/* The formula, too: odd numbers, so that a term that moved shows. */
+	memset(&example, 0, sizeof example);
+	kvr_layout_init(&example, 33, 2048, 64, 32);
+	return kvr_hash(&example, sizeof example, hash);
+}
+
+static uint64_t hash_name(const char *name, uint64_t hash)
+{
+	return kvr_hash(name, strlen(name) + 1, hash);
+}
+
+uint64_t kvr_tag_hash(void)
+{
+	uint64_t hash = 0;
+
+	for (uint32_t i = 0; i < KVR_CHANNELS; i++)
+		hash = hash_name(kvr_channel_name(i), hash);
+	for (uint32_t i = 0; i < KVR_TAG_USER; i++)
+		hash = hash_name(kvr_tag_name(i), hash);
+	for (uint32_t i = 0; i < KVR_STAGES; i++)
+		hash = hash_name(kvr_stage_name(i), hash);
+	return hash;
+}
+
+uint64_t kvr_header_sum(const struct kvr_seg_header *header)
+{
+	struct kvr_seg_header copy = *header;
+
+	copy.magic = 0;
+	return kvr_hash(&copy, offsetof(struct kvr_seg_header, checksum), 0);
+}
+
+static int differs(const char *path, const char *field, uint64_t theirs, uint64_t ours,
+		   const char *hint)
+{
+	if (theirs == ours)
+		return 0;
+	return KVR_FAIL(-EPROTO, "%s: %s is %#llx (%llu), this library has %#llx (%llu); %s", path,
+			field, (ull)theirs, (ull)theirs, (ull)ours, (ull)ours, hint);
+}
+
+/* What must hold before any other field means anything. */
+static int check_kind(const struct kvr_seg_header *h, const char *path)
+{
+	const char *other = "use the same version of kvring in the leader and all ranks";
+	int err = differs(path, "magic", h->magic, KVR_SEG_MAGIC,
+			  "it is no kvring segment and stays as it is; choose another name");
+
+	if (!err)
+		err = differs(path, "version", h->version, KVR_SEG_VERSION, other);
+	if (!err)
+		err = differs(path, "header_bytes", h->header_bytes, sizeof *h, other);
+	if (!err)
+		err = differs(path, "layout_hash", h->layout_hash, kvr_layout_hash(), other);
+	if (!err)
+		return differs(path, "checksum of the header", h->checksum, kvr_header_sum(h),
+			       "its bytes were changed after it was made; the group is unusable");
+	if (h->magic == KVR_SEG_MAGIC) {
+		char library[sizeof h->library];
+
+		kvr_text_copy(library, sizeof library, h->library, sizeof h->library);
+		kvr_fail_more(err, " (theirs: kvring %s, ours: %s)", library, KVR_VERSION_STRING);
+	}
+	return err;
+}
+
+int kvr_header_check(const struct kvr_seg_header *header, uint64_t file_bytes, const char *path,
+		     struct kvr_layout *ret_layout)
+{
+	const char *broken = "the segment is broken or was truncated";
+	const struct kvr_seg_header *h = header;
+	struct kvr_layout l;
+	int err = check_kind(h, path);
+
+	if (err)
+		return err;
+	if (h->incompat)
+		return KVR_FAIL(-EPROTO,
+				"%s: incompat has bits %#llx that this library does not know; use "
+				"the same version in the leader and all ranks",
+				path, (ull)h->incompat);
+	err = differs(path, "channels", h->channels, KVR_CHANNELS, broken);
+	if (err)
+		return err;
+	if (kvr_layout_init(&l, h->ranks, h->ring_bytes, h->ops, h->events)) {
+		char why[200];
+
+		snprintf(why, sizeof why, "%s", kvr_explain());
+		return KVR_FAIL(-EPROTO, "%s: %s; %s", path, why, broken);
+	}
+	err = differs(path, "total_bytes", h->total_bytes, l.total, broken);
+	if (!err && file_bytes != l.total)
+		err = KVR_FAIL(-EPROTO, "%s: the file has %llu bytes, total_bytes is %llu; %s",
+			       path, (ull)file_bytes, (ull)l.total, broken);
+	if (!err && h->config_len > KVR_CONFIG_MAX)
+		err = KVR_FAIL(-EPROTO, "%s: config_len is %u, at most %u is possible; %s", path,
+			       h->config_len, KVR_CONFIG_MAX, broken);
+	if (!err && (!h->epoch || !memchr(h->name, 0, sizeof h->name)))
+		err = KVR_FAIL(-EPROTO, "%s: epoch is %llu (from 1), name %s its end; %s", path,
+			       (ull)h->epoch, memchr(h->name, 0, sizeof h->name) ? "has" : "lacks",
+			       broken);
+	if (!err)
+		*ret_layout = l;
+	return err;
+}
+
+static int model_text(const char *field, const char *theirs, const char *ours, size_t size,
+		      const char *where)
+{
+	char a[64], b[64];
+
+	if (!strncmp(theirs, ours, size))
+		return 0;
+	kvr_text_copy(a, sizeof a, theirs, size);
+	kvr_text_copy(b, sizeof b, ours, size);
+	return KVR_FAIL(-EPROTO, "%s: model.%s is \"%s\" there and \"%s\" here", where, field, a,
+			b);
+}
+
+int kvr_model_check(const struct kvr_model *theirs, const struct kvr_model *ours, const char *where)
+{
+	const struct {
+		const char *name;
+		uint32_t a, b;
+	} numbers[] = {
+		{ "page_tokens", theirs->page_tokens, ours->page_tokens },
+		{ "layers", theirs->layers, ours->layers },
+		{ "heads", theirs->heads, ours->heads },
+		{ "head_dim", theirs->head_dim, ours->head_dim },
+		{ "flags", theirs->flags, ours->flags },
+	};
+	int err = model_text("name", theirs->name, ours->name, sizeof ours->name, where);
+
+	if (!err)
+		err = model_text("revision", theirs->revision, ours->revision,
+				 sizeof ours->revision, where);
+	if (!err)
+		err = model_text("dtype", theirs->dtype, ours->dtype, sizeof ours->dtype, where);
+	for (size_t i = 0; !err && i < KVR_ARRAY_LEN(numbers); i++)
+		if (numbers[i].a != numbers[i].b)
+			err = KVR_FAIL(-EPROTO, "%s: model.%s is %u there and %u here", where,
+				       numbers[i].name, numbers[i].a, numbers[i].b);
+	return err;
+}
+
+static const char *pick(const char *const *names, size_t count, uint32_t i)
+{
+	return i < count ? names[i] : "?";
+}
+
+const char *kvr_call_name(uint32_t call)
+{
+	static const char *const names[] = { "none",	    "lookup",	    "release",
+					     "store_begin", "store_copied", "check_completed",
+					     "wait_store",  "load_begin",   "load_wait",
+					     "load_done",   "shutdown",	    "publish",
+					     "take",	    "expect" };
+
+	_Static_assert(KVR_ARRAY_LEN(names) == KVR_CALLS, "a name a call");
+	_Static_assert(KVR_CALLS <= KVR_CALL_SLOTS, "a count a call");
+	return pick(names, KVR_ARRAY_LEN(names), call);
+}
+
+const char *kvr_proc_state_name(uint32_t state)
+{
+	static const char *const names[] = { "absent", "active", "left", "failed" };
+
+	return pick(names, KVR_ARRAY_LEN(names), state);
+}
+
+const char *kvr_event_kind_name(uint32_t kind)
+{
+	static const char *const names[] = { "NONE",	 "CALL",   "PUBLISH", "TAKE",
+					     "MISMATCH", "EXPIRE", "STAGE",   "DEATH" };
+
+	_Static_assert(KVR_ARRAY_LEN(names) == KVR_EV_KINDS, "a name a kind");
+	return pick(names, KVR_ARRAY_LEN(names), kind);
+}
+
+const char *kvr_op_kind_name(uint32_t kind)
+{
+	static const char *const names[] = { "none", "store", "load" };
+
+	_Static_assert(KVR_ARRAY_LEN(names) == KVR_OP_KINDS, "a name a kind");
+	return pick(names, KVR_ARRAY_LEN(names), kind);
+}

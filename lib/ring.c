@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ring's invariant, from which everything else follows:
+ *
+ *   The commit word at `published` is 0, from before the reader can get there until commit().
+ *
+ * reserve() zeroes the word behind each message while that cell is still unreachable, and stores
+ * the words of all messages but the first of a batch at once. commit() stores the first one's, and
+ * the chain from there on is complete. So abort() only has to forget: the words of an aborted
+ * batch lie beyond `published`, and none of them can be reached before a later batch has
+ * overwritten or zeroed the very cell that its own messages lead to.
+ */
+#include "kvring/ring.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "atomic.h"
+#include "err.h"
+#include "util.h"
+
+#define WORD_VALID (1u << 31)
+#define WORD_PADDING (1u << 30)
+#define WORD_LEN 0x00ffffffu
+#define WORD_RESERVED (~(WORD_VALID | WORD_PADDING | WORD_LEN))
+
+_Static_assert(KVR_RING_CTL == KVR_LINE, "the control line has its own lines");
+_Static_assert(sizeof(struct kvr_ring_cursor) == KVR_LINE, "the cursor has its own lines");
+_Static_assert(KVR_RING_MAX / 8 <= WORD_LEN, "a length fits its field");
+/* Tag and number travel as one 64-bit word. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the byte table of ring.h");
+
+/* What a commit word says, bounded: `len` bytes of payload in `cells` cells. */
+struct parsed {
+	uint64_t cells;
+	uint32_t len;
+	int padding;
+};
+
+static inline int bytes_ok(uint32_t bytes)
+{
+	return kvr_is_pow2(bytes) && bytes >= KVR_RING_MIN && bytes <= KVR_RING_MAX;
+}
+
+static inline uint64_t cells_of(uint64_t len)
+{
+	return (KVR_RING_HEADER + len + KVR_RING_CELL - 1) / KVR_RING_CELL;
+}
+
+/* An eighth of the cells, less the header. */
+static inline uint64_t max_len(uint64_t capacity)
+{
+	return capacity * (KVR_RING_CELL / 8) - KVR_RING_HEADER;
+}
+
+static inline uint64_t offset_of(uint64_t capacity, uint64_t pos)
+{
+	return pos & (capacity - 1);
+}
+
+static inline uint64_t word_make(uint64_t pos, uint32_t flags, uint64_t len)
+{
+	return pos << 32 | WORD_VALID | flags | len;
+}
+
+/*
+ * Takes a commit word apart that claims to be at `pos`. 0, or why it cannot be. Padding is only
+ * made where a message of legal size did not fit, so it is shorter than the longest message.
+ */
+static const char *word_parse(uint64_t word, uint64_t pos, uint64_t capacity, struct parsed *ret)
+{
+	uint64_t to_end = capacity - offset_of(capacity, pos);
+	uint32_t low = (uint32_t)word;
+
+	if ((uint32_t)(word >> 32) != (uint32_t)pos)
+		return "it carries another position";
+	if (!(low & WORD_VALID) || low & WORD_RESERVED)
+		return "its flags are none that a writer sets";
+	ret->len = low & WORD_LEN;
+	ret->cells = cells_of(ret->len);
+	ret->padding = (low & WORD_PADDING) != 0;
+	if (ret->len > max_len(capacity))
+		return "its length is over the ring's maximum";
+	if (ret->cells > to_end)
+		return "it goes past the end of the ring";
+	if (ret->padding &&
+	    (ret->len != to_end * KVR_RING_CELL - KVR_RING_HEADER || ret->cells >= capacity / 8))
+		return "it is padding, but does not fill up the ring's end";
+	return NULL;
+}
+
+size_t kvr_ring_memsize(uint32_t bytes)
+{
+	return bytes_ok(bytes) ? (size_t)KVR_RING_CTL + bytes : 0;
+}
+
+uint32_t kvr_ring_max_payload(uint32_t bytes)
+{
+	return bytes_ok(bytes) ? bytes / 8 - KVR_RING_HEADER : 0;
+}
+
+static int args_check(const char *call, const void *mem, uint32_t bytes, const void *cursor,
+		      uint64_t start)
+{
+	if (!bytes_ok(bytes))
+		return KVR_FAIL(-EINVAL,
+				"%s: %u bytes of cells; a power of two from %u to %u is "
+				"needed",
+				call, bytes, KVR_RING_MIN, KVR_RING_MAX);
+	if (!mem || (uintptr_t)mem % KVR_RING_CELL)
+		return KVR_FAIL(-EINVAL, "%s: memory at %p; it must be aligned to %u", call, mem,
+				KVR_RING_CELL);
+	if (!cursor || (uintptr_t)cursor % sizeof(uint64_t))
+		return KVR_FAIL(-EINVAL, "%s: cursor at %p; it must be aligned to 8", call, cursor);
+	if (offset_of(bytes / KVR_RING_CELL, start))
+		return KVR_FAIL(-EINVAL,
+				"%s: start %llu; it must be a multiple of the capacity, "
+				"%u cells",
+				call, (unsigned long long)start, bytes / KVR_RING_CELL);
+	return 0;
+}
+
+static inline uint64_t *cell_word(const struct kvr_ring_writer *w, uint64_t pos)
+{
+	return (uint64_t *)(void *)(w->cells + offset_of(w->capacity, pos) * KVR_RING_CELL);
+}
+
+int kvr_ring_writer_init(struct kvr_ring_writer *w, void *mem, uint32_t bytes,
+			 const struct kvr_ring_cursor *cursor, uint64_t start)
+{
+	int err = args_check("kvr_ring_writer_init", mem, bytes, cursor, start);
+
+	if (err)
+		return err;
+	*w = (struct kvr_ring_writer){
+		.cells = (uint8_t *)mem + KVR_RING_CTL,
+		.ctl = mem,
+		.cursor = cursor,
+		.capacity = bytes / KVR_RING_CELL,
+		.pos = start,
+		.published = start,
+		.reader = start,
+	};
+	/* Whatever was here before must not look like messages, to a reader or to an inspector. */
+	memset(mem, 0, KVR_RING_CTL + (size_t)bytes);
+	w->ctl[0] = start;
+	return 0;
+}
+
+/* Looks at the reader's cursor again: may `need` cells be written? */
+static int writer_refresh(struct kvr_ring_writer *w, uint64_t need)
+{
+	uint64_t seen = kvr_load_acquire(&w->cursor->pos); /* P2, pairs with C2 */
+
+	/* Modulo 2^64. It only rises, and not above what was published; so it never lags too far.
+	 */
+	if (seen - w->reader > w->published - w->reader) {
+		w->error = -EBADMSG;
+		return KVR_FAIL(
+			-EBADMSG,
+			"kvr_ring_reserve: the reader's cursor is at cell %llu; it was at %llu "
+			"and %llu are published. The reader's memory is overwritten; make a "
+			"new ring",
+			(unsigned long long)seen, (unsigned long long)w->reader,
+			(unsigned long long)w->published);
+	}
+	w->reader = seen;
+	return w->pos - seen + need > w->capacity ? -EAGAIN : 0;
+}
+
+/* The word becomes visible with the batch: now if it is not the first, at commit() if it is. */
+static inline void word_put(struct kvr_ring_writer *w, uint64_t pos, uint64_t word)
+{
+	if (pos == w->published)
+		w->first_word = word;
+	else
+		kvr_store_relaxed(cell_word(w, pos), word);
+}
+
+static int reserve_refused(const struct kvr_ring_writer *w, uint32_t len)
+{
+	if (w->error)
+		return KVR_FAIL(w->error, "kvr_ring_reserve: this ring is out of use: its reader's "
+					  "cursor was impossible; make a new ring");
+	return KVR_FAIL(-EMSGSIZE,
+			"kvr_ring_reserve: a message of %u bytes; this ring takes %llu at "
+			"most, an eighth of its size",
+			len, (unsigned long long)max_len(w->capacity));
+}
+
+int kvr_ring_reserve(struct kvr_ring_writer *w, uint32_t tag, uint32_t len, void **ret_payload)
+{
+	uint64_t cells = cells_of(len), to_end, padding, pos = w->pos;
+	uint64_t *word;
+	int err;
+
+	if (__builtin_expect(w->error || len > max_len(w->capacity), 0))
+		return reserve_refused(w, len);
+	to_end = w->capacity - offset_of(w->capacity, pos);
+	padding = cells > to_end ? to_end : 0;
+	/* One more, for the word behind the message. */
+	if (pos - w->reader + padding + cells + 1 > w->capacity) {
+		err = writer_refresh(w, padding + cells + 1);
+		if (err)
+			return err;
+	}
+	if (padding) {
+		word_put(w, pos,
+			 word_make(pos, WORD_PADDING, padding * KVR_RING_CELL - KVR_RING_HEADER));
+		pos += padding;
+	}
+	word = cell_word(w, pos);
+	kvr_store_relaxed(cell_word(w, pos + cells), 0);
+	kvr_store_relaxed(word + 1, (uint64_t)w->seq << 32 | tag);
+	word_put(w, pos, word_make(pos, 0, len));
+	w->pos = pos + cells;
+	w->seq++;
+	*ret_payload = word + 2;
+	return 0;
+}
+
+void kvr_ring_commit(struct kvr_ring_writer *w)
+{
+	if (w->pos == w->published)
+		return;
+	kvr_store_release(cell_word(w, w->published), w->first_word); /* P1, pairs with C1 */
+	kvr_store_relaxed(&w->ctl[0], w->pos);
+	kvr_store_relaxed(&w->ctl[1], kvr_load_relaxed(&w->ctl[1]) + (w->seq - w->published_seq));
+	w->published = w->pos;
+	w->published_seq = w->seq;
+}
+
+void kvr_ring_abort(struct kvr_ring_writer *w)
+{
+	w->pos = w->published;
+	w->seq = w->published_seq;
+}
+
+int kvr_ring_write(struct kvr_ring_writer *w, uint32_t tag, const void *data, uint32_t len)
+{
+	void *payload;
+	int err = kvr_ring_reserve(w, tag, len, &payload);
+
+	if (err)
+		return err;
+	if (len)
+		memcpy(payload, data, len);
+	kvr_ring_commit(w);
+	return 0;
+}
+
+int kvr_ring_reader_init(struct kvr_ring_reader *r, const void *mem, uint32_t bytes,
+			 struct kvr_ring_cursor *cursor, uint64_t start)
+{
+	int err = args_check("kvr_ring_reader_init", mem, bytes, cursor, start);
+
+	if (err)
+		return err;
+	*r = (struct kvr_ring_reader){
+		.cells = (const uint8_t *)mem + KVR_RING_CTL,
+		.cursor = cursor,
+		.capacity = bytes / KVR_RING_CELL,
+		.pos = start,
+		.released = start,
+		.shown = start,
+	};
+	kvr_store_release(&cursor->pos, start); /* C2, pairs with P2 */
+	return 0;
+}
+
+static inline void reader_show(struct kvr_ring_reader *r)
+{
+	kvr_store_release(&r->cursor->pos, r->released); /* C2, pairs with P2 */
+	r->shown = r->released;
+}
+
+/* Idle, so there is time to tell the writer. */
+static inline int peek_nothing(struct kvr_ring_reader *r)
+{
+	if (r->shown != r->released)
+		reader_show(r);
+	return 0;
+}
+
+static int peek_broken(struct kvr_ring_reader *r, uint64_t pos, uint64_t word, const char *why)
+{
+	r->error = -EBADMSG;
+	return KVR_FAIL(-EBADMSG,
+			"kvr_ring_peek: cell %llu of a ring of %llu holds the commit word %#llx, "
+			"message %u was expected: %s. Nothing was consumed; the ring is out of use",
+			(unsigned long long)pos, (unsigned long long)r->capacity,
+			(unsigned long long)word, r->seq, why);
+}
+
+static int peek_error(const struct kvr_ring_reader *r)
+{
+	return KVR_FAIL(r->error,
+			"kvr_ring_peek: this ring is out of use: an impossible message was "
+			"found at or behind cell %llu",
+			(unsigned long long)r->pos);
+}
+
+static inline const uint64_t *reader_cell(const struct kvr_ring_reader *r, uint64_t pos)
+{
+	return (const void *)(r->cells + offset_of(r->capacity, pos) * KVR_RING_CELL);
+}
+
+/* The message at pos, whose commit word is good. */
+static inline int peek_take(struct kvr_ring_reader *r, uint64_t pos, uint64_t word,
+			    struct kvr_ring_msg *ret_msg)
+{
+	const uint64_t *cell = reader_cell(r, pos);
+	uint64_t tag_seq = kvr_load_relaxed(cell + 1);
+	uint32_t len = (uint32_t)word & WORD_LEN;
+
+	if (__builtin_expect((uint32_t)(tag_seq >> 32) != r->seq, 0))
+		return peek_broken(r, pos, word, "it has another number");
+	*ret_msg = (struct kvr_ring_msg){
+		.data = cell + 2, .len = len, .tag = (uint32_t)tag_seq, .seq = r->seq
+	};
+	r->pos = pos + cells_of(len);
+	r->seq++;
+	return 1;
+}
+
+/* No plain message: padding, which is followed by its message in the same batch, or an error. */
+static int peek_odd(struct kvr_ring_reader *r, uint64_t pos, uint64_t word,
+		    struct kvr_ring_msg *ret_msg)
+{
+	struct parsed m;
+	const char *why = word_parse(word, pos, r->capacity, &m);
+
+	if (!why && m.padding) {
+		pos += m.cells;
+		word = kvr_load_acquire(reader_cell(r, pos)); /* C1, pairs with P1 */
+		if (!word)
+			return peek_nothing(r);
+		why = word_parse(word, pos, r->capacity, &m); /* refuses padding at offset 0 */
+	}
+	return why ? peek_broken(r, pos, word, why) : peek_take(r, pos, word, ret_msg);
+}
+
+int kvr_ring_peek(struct kvr_ring_reader *r, struct kvr_ring_msg *ret_msg)
+{
+	uint64_t pos = r->pos, word, len;
+
+	if (__builtin_expect(r->error, 0))
+		return peek_error(r);
+	word = kvr_load_acquire(reader_cell(r, pos)); /* C1, pairs with P1 */
+	if (!word)
+		return peek_nothing(r);
+	/* All but the length as it must be, and a legal length: one comparison. */
+	len = word ^ word_make(pos, 0, 0);
+	if (__builtin_expect(len > max_len(r->capacity) ||
+				     cells_of(len) > r->capacity - offset_of(r->capacity, pos),
+			     0))
+		return peek_odd(r, pos, word, ret_msg);
+	return peek_take(r, pos, word, ret_msg);
+}
+
+void kvr_ring_release(struct kvr_ring_reader *r)
+{
+	r->released = r->pos;
+	r->released_seq = r->seq;
+	if (r->released - r->shown >= r->capacity / 4)
+		reader_show(r);
+}
+
+void kvr_ring_rewind(struct kvr_ring_reader *r)
+{
+	r->pos = r->released;
+	r->seq = r->released_seq;
+}
+
+/* One message of a copy, which nobody changes and which may lie at any address. */
+static int walk_read(const uint8_t *cells, uint64_t capacity, uint64_t pos, struct parsed *ret,
+		     struct kvr_ring_msg *ret_msg)
+{
+	const uint8_t *cell = cells + offset_of(capacity, pos) * KVR_RING_CELL;
+	uint64_t words[2];
+
+	memcpy(words, cell, sizeof(words));
+	if (word_parse(words[0], pos, capacity, ret))
+		return 0;
+	*ret_msg = (struct kvr_ring_msg){ .data = cell + KVR_RING_HEADER,
+					  .len = ret->len,
+					  .tag = (uint32_t)words[1],
+					  .seq = (uint32_t)(words[1] >> 32) };
+	return 1;
+}
+
+/*
+ * How many cells before `published` the run of messages starts that ends there, 0: none. Goes from
+ * the oldest cell forward and starts anew wherever the chain breaks, so each cell is looked at
+ * once.
+ */
+static uint64_t walk_start(const uint8_t *cells, uint64_t capacity, uint64_t published)
+{
+	uint64_t left = capacity, run = 0;
+	struct kvr_ring_msg msg;
+	struct parsed m;
+	uint32_t seq = 0;
+
+	while (left) {
+		if (!walk_read(cells, capacity, published - left, &m, &msg) || m.cells > left) {
+			run = 0;
+			left--;
+			continue;
+		}
+		if (!m.padding) {
+			if (!run || msg.seq != seq)
+				run = left;
+			seq = msg.seq + 1;
+		}
+		left -= m.cells;
+	}
+	return run;
+}
+
+int kvr_ring_walk(const void *cells, uint32_t bytes, uint64_t published,
+		  void (*fn)(void *arg, const struct kvr_ring_msg *msg, uint64_t pos), void *arg)
+{
+	uint64_t capacity = bytes / KVR_RING_CELL, left;
+	struct kvr_ring_msg msg;
+	struct parsed m;
+	int n = 0;
+
+	if (!bytes_ok(bytes))
+		return 0;
+	left = walk_start(cells, capacity, published);
+	while (left && walk_read(cells, capacity, published - left, &m, &msg) && m.cells <= left) {
+		if (!m.padding) {
+			n++;
+			if (fn)
+				fn(arg, &msg, published - left);
+		}
+		left -= m.cells;
+	}
+	return n;
+}

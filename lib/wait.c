@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Poll, spin, sleep. The futexes are shared (not private) ones: sleeper and ringer are processes
+ * that map the bells at different addresses.
+ *
+ * Why the spin is short: a spinner saves the peer a system call and itself a wake-up, some
+ * microseconds together, but burns the very core that the peer may need when there are more
+ * processes than cores. So it spins for twice the usual gap between arrivals and never longer than
+ * SPIN_CAP_NS; when arrivals are rarer than that, or there is one core only, it sleeps at once.
+ */
+#include "wait.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "atomic.h"
+#include "clock.h"
+#include "util.h"
+
+#define SPIN_CAP_NS 20000u
+#define SPIN_LOOKS 8u /* looks between two readings of the clock */
+/* A pause says little about the rate before and after it: it counts as this much. */
+#define GAP_MAX_NS (8u * SPIN_CAP_NS)
+/* A ringer may be between its publish and its xchg; it gets this long before it counts as silent.
+ */
+#define GRACE_NS (10u * KVR_MS)
+
+static void futex_wake_all(uint32_t *word)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Sleeps while *word is `seen`, until the absolute time. 0 or an errno. */
+static int futex_sleep(uint32_t *word, uint32_t seen, uint64_t until_ns)
+{
+	struct timespec until = kvr_timespec(until_ns);
+
+	/* The bitset form alone takes an absolute time, and reads it as CLOCK_MONOTONIC. */
+	if (syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, &until, NULL,
+		    FUTEX_BITSET_MATCH_ANY) < 0)
+		return errno;
+	return 0;
+}
+
+void kvr_bell_ring(struct kvr_bell *bell)
+{
+	if (kvr_xchg_acq_rel32(&bell->parked, 0)) { /* B1, pairs with B2 */
+		kvr_add_acq_rel32(&bell->seq, 1);   /* B3, pairs with B4 */
+		futex_wake_all(&bell->seq);
+	}
+}
+
+void kvr_waiter_init(struct kvr_waiter *w, struct kvr_bell *bell)
+{
+	cpu_set_t cpus;
+
+	*w = (struct kvr_waiter){ .bell = bell, .gap_ns = GAP_MAX_NS };
+	/* Refused on machines with more CPUs than the set has bits: then there are several. */
+	if (!sched_getaffinity(0, sizeof(cpus), &cpus) && CPU_COUNT(&cpus) == 1)
+		w->spin_cap_ns = 0;
+	else
+		w->spin_cap_ns = SPIN_CAP_NS;
+}
+
+/* Something arrived after a wait: follow the inter-arrival time. */
+static void arrived(struct kvr_waiter *w, uint64_t now)
+{
+	uint64_t gap = GAP_MAX_NS;
+
+	if (w->last_ns)
+		gap = kvr_min((now - w->last_ns) / (w->quick + 1), GAP_MAX_NS);
+	w->last_ns = now;
+	w->quick = 0;
+	w->gap_ns = (7 * w->gap_ns + gap) / 8;
+	w->spin_ns = w->gap_ns > w->spin_cap_ns ? 0 : kvr_min(2 * w->gap_ns, w->spin_cap_ns);
+}
+
+static int spin(struct kvr_waiter *w, int (*ready)(void *), void *arg, uint64_t *now,
+		uint64_t deadline_ns)
+{
+	uint64_t until = kvr_min(*now + w->spin_ns, deadline_ns);
+	unsigned int i;
+	int rc;
+
+	while (*now < until) {
+		for (i = 0; i < SPIN_LOOKS; i++) {
+			kvr_relax();
+			rc = ready(arg);
+			if (rc)
+				return rc;
+		}
+		*now = kvr_now();
+	}
+	return 0;
+}
+
+/*
+ * The back-stop found the condition true. Was it a wake-up that never came? `parked` is 1 since
+ * before the sleep, so whoever rings raises seq; it is enough to give a late ringer its time. A
+ * deadline that comes first leaves the question open.
+ */
+static int nobody_rang(struct kvr_bell *bell, uint32_t seen, uint64_t deadline_ns)
+{
+	uint64_t until = kvr_now() + GRACE_NS;
+
+	return until < deadline_ns && futex_sleep(&bell->seq, seen, until) == ETIMEDOUT &&
+	       kvr_load_relaxed32(&bell->seq) == seen;
+}
+
+/* One sleep, at most until the back-stop. 0: look at the time and go on. */
+static int nap(struct kvr_waiter *w, int (*ready)(void *), void *arg, uint64_t now,
+	       uint64_t deadline_ns)
+{
+	struct kvr_bell *bell = w->bell;
+	uint64_t until = kvr_min(now + KVR_BACKSTOP_NS, deadline_ns);
+	uint32_t seen = kvr_load_acquire32(&bell->seq); /* B4, pairs with B3 */
+	int rc, err;
+
+	kvr_xchg_acq_rel32(&bell->parked, 1); /* B2, pairs with B1 */
+	rc = ready(arg);
+	if (rc)
+		return rc;
+	w->sleeps++;
+	err = futex_sleep(&bell->seq, seen, until);
+	rc = ready(arg);
+	if (rc > 0 && err == ETIMEDOUT && until < deadline_ns &&
+	    nobody_rang(bell, seen, deadline_ns))
+		w->lost_wakes++;
+	if (rc || !err || err == EAGAIN || err == ETIMEDOUT)
+		return rc;
+	return -err; /* -EINTR, or a kernel that has no futexes for us */
+}
+
+int kvr_wait(struct kvr_waiter *w, int (*ready)(void *arg), void *arg, uint64_t deadline_ns)
+{
+	uint64_t now;
+	int rc = ready(arg);
+
+	if (rc) {
+		w->quick++; /* without a look at the clock: this is the fast path */
+		return rc;
+	}
+	now = kvr_now();
+	rc = spin(w, ready, arg, &now, deadline_ns);
+	while (!rc && now < deadline_ns) {
+		rc = nap(w, ready, arg, now, deadline_ns);
+		now = kvr_now();
+	}
+	if (rc > 0)
+		arrived(w, now);
+	return rc ? rc : -ETIMEDOUT;
+}

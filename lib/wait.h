@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting: poll, spin a little, then sleep on one futex doorbell per process.
+ *
+ * A doorbell is two words on a line of its own, in a page that everybody may write: whatever a peer
+ * writes there, the worst is a wake-up too many, or one that the back-stop delivers.
+ *
+ *   byte  size  field    meaning
+ *      0     4  seq      futex word; rises when a sleeper is woken
+ *      4     4  parked   1: somebody sleeps or is about to
+ *
+ * Ringer: publish; if (xchg(parked, 0)) { seq++; futex_wake(all) }.
+ * Sleeper: s = seq; xchg(parked, 1); look again; futex_wait(seq == s).
+ *
+ *   B1 ringer: xchg of parked, acq_rel    B2 sleeper: xchg of parked, acq_rel
+ *      Both read and write the same word, so one comes second and sees all that the first did
+ *      before: a second ringer sees the 1 and wakes; a second sleeper sees what was published.
+ *      Without it: published after the last look, and nobody woken.
+ *   B3 ringer: add to seq, acq_rel        B4 sleeper: load-acquire of seq before its xchg
+ *      A ringer that took the 1 of an earlier sleeper still raises seq, so whoever read the older
+ *      seq does not fall asleep. Without it: that sleeper's 1 is gone and it sleeps on.
+ *
+ * A ringer pays a system call only when somebody sleeps. A back-stop wakes sleepers every 100 ms;
+ * one that then finds its condition true and no ring within a grace time counts a lost wake.
+ */
+#ifndef KVR_WAIT_H
+#define KVR_WAIT_H
+
+#include <stdint.h>
+
+#define KVR_BACKSTOP_NS 100000000ull
+
+struct kvr_bell {
+	uint32_t seq;
+	uint32_t parked;
+	uint32_t pad[30];
+};
+_Static_assert(sizeof(struct kvr_bell) == 128, "bell");
+
+/* One a thread that waits; private memory. */
+struct kvr_waiter {
+	struct kvr_bell *bell;
+	uint64_t spin_ns;     /* how long to spin before sleeping: follows the inter-arrival time */
+	uint64_t last_ns;     /* last time something arrived */
+	uint64_t gap_ns;      /* smoothed inter-arrival time */
+	uint64_t quick;	      /* arrivals since last_ns that needed no wait */
+	uint64_t spin_cap_ns; /* 0 when the thread may run on one CPU only */
+	uint64_t lost_wakes;
+	uint64_t sleeps;
+};
+
+void kvr_bell_ring(struct kvr_bell *bell);
+
+void kvr_waiter_init(struct kvr_waiter *w, struct kvr_bell *bell);
+
+/*
+ * Calls ready(arg) until it returns non-zero or the deadline passes: > 0 there, < 0 an error that
+ * ends the wait. It is called at least every 100 ms, so it may look at liveness, too. Returns what
+ * ready returned, -ETIMEDOUT, or -EINTR when a signal handler ran. Sets no sentence: the caller
+ * knows what was awaited. A deadline in the past polls once.
+ */
+int kvr_wait(struct kvr_waiter *w, int (*ready)(void *arg), void *arg, uint64_t deadline_ns);
+
+#endif

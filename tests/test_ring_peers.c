@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ring between threads and between processes, and under an inspector's eyes. */
+#include "harness.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#include "kvring/ring.h"
+#include "ring_helpers.h"
+
+#define BYTES 4096u
+#define CELLS (BYTES / KVR_RING_CELL)
+#define LONG_MS 20000u
+
+/* Random sizes in batches, some of them aborted, until `count` messages are published. */
+static int write_many(struct test_ring *t, uint32_t count, uint64_t x)
+{
+	uint64_t deadline = test_deadline_ms(LONG_MS);
+	uint32_t published = 0, n;
+	int err = 0;
+
+	while (published < count) {
+		for (n = 1 + test_random(&x) % 4; n && !err; n--)
+			err = ring_put(t, test_random(&x) % (kvr_ring_max_payload(BYTES) + 1));
+		if (err && err != -EAGAIN)
+			return err;
+		if (err == -EAGAIN) {
+			if (test_now_ns() > deadline)
+				return -ETIMEDOUT;
+			sched_yield();
+		}
+		err = 0;
+		if (test_random(&x) % 8) {
+			kvr_ring_commit(&t->w);
+			published = t->put;
+		} else {
+			kvr_ring_abort(&t->w);
+			t->put = published;
+		}
+	}
+	return 0;
+}
+
+static int read_many(struct test_ring *t, uint32_t count, uint64_t x)
+{
+	uint64_t deadline = test_deadline_ms(LONG_MS);
+	uint32_t len;
+	int rc;
+
+	while (t->taken < count) {
+		rc = ring_take_whole(t, &len);
+		if (rc < 0)
+			return rc;
+		if (!rc) {
+			if (test_now_ns() > deadline)
+				return -ETIMEDOUT;
+			sched_yield();
+		}
+		if (!rc || test_random(&x) % 2)
+			kvr_ring_release(&t->r);
+	}
+	return 0;
+}
+
+static void *writer_main(void *arg)
+{
+	struct test_ring *t = arg;
+
+	return write_many(t, 20000, 1) ? t : NULL;
+}
+
+/* Each side has its half of the test_ring to itself; what they share is what the library shares. */
+START_TEST(test_two_threads)
+{
+	struct test_ring w, r;
+	void *failed;
+	pthread_t t;
+
+	ring_open(&w, BYTES, _i ? (1ull << 32) - CELLS : 0);
+	r = w;
+	ck_assert_int_eq(pthread_create(&t, NULL, writer_main, &w), 0);
+	ck_assert_int_eq(read_many(&r, 20000, 2), 0);
+	pthread_join(t, &failed);
+	ck_assert_ptr_null(failed);
+	ring_close(&w);
+}
+END_TEST
+
+/* As ring_open(), in memory that a forked process shares. */
+static void ring_open_shared(struct test_ring *t, uint64_t start)
+{
+	size_t bytes = sizeof(*t->cursor) + kvr_ring_memsize(BYTES);
+	uint8_t *mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	ck_assert_ptr_ne(mem, MAP_FAILED);
+	*t = (struct test_ring){ .mem = mem + sizeof(*t->cursor), .start = start };
+	t->cursor = (struct kvr_ring_cursor *)(void *)mem;
+	ck_assert_int_eq(kvr_ring_writer_init(&t->w, t->mem, BYTES, t->cursor, start), 0);
+	ck_assert_int_eq(kvr_ring_reader_init(&t->r, t->mem, BYTES, t->cursor, start), 0);
+}
+
+START_TEST(test_two_processes)
+{
+	uint32_t count = KVR_TEST_TSAN || KVR_TEST_ASAN ? 50000 : 300000;
+	struct test_ring t;
+	pid_t pid;
+
+	ring_open_shared(&t, _i ? 0 - (uint64_t)CELLS : 0);
+	pid = fork();
+	if (!pid)
+		_exit(write_many(&t, count, 3) ? 1 : 0);
+	ck_assert_int_eq(read_many(&t, count, 4), 0);
+	ck_assert_int_eq(test_reap(pid, LONG_MS), 0);
+}
+END_TEST
+
+/* What a walk saw: numbers and positions must follow each other. */
+struct seen {
+	const uint8_t *cells;
+	uint32_t n, first, last;
+	uint64_t pos;
+	const char *bad;
+};
+
+static void walk_see(void *arg, const struct kvr_ring_msg *m, uint64_t pos)
+{
+	struct seen *s = arg;
+	const uint8_t *data = m->data;
+	uint32_t i;
+
+	if (data < s->cells + 16 || data + m->len > s->cells + BYTES)
+		s->bad = "outside the copy";
+	else if (s->n && (m->seq != s->last + 1 || pos - s->pos - 1 >= CELLS))
+		s->bad = "out of order";
+	for (i = 0; i < m->len && !s->bad; i++)
+		if (data[i] != ring_byte(m->seq, i))
+			s->bad = "another message's bytes";
+	if (!s->n++)
+		s->first = m->seq;
+	s->last = m->seq;
+	s->pos = pos;
+}
+
+static int walk(struct seen *s, const void *cells, uint64_t published)
+{
+	*s = (struct seen){ .cells = cells };
+	return kvr_ring_walk(cells, BYTES, published, walk_see, s);
+}
+
+START_TEST(test_walk_finds_the_last_lap)
+{
+	uint64_t start = _i ? (1ull << 32) - CELLS : 0, x = 7;
+	struct test_ring t;
+	struct seen s;
+	uint32_t i, len;
+
+	ring_open(&t, BYTES, start);
+	ck_assert_int_eq(walk(&s, t.w.cells, t.w.published), 0);
+	for (i = 0; i < 500; i++) {
+		len = test_random(&x) % (kvr_ring_max_payload(BYTES) + 1);
+		ck_assert_int_eq(ring_put(&t, len), 0);
+		kvr_ring_commit(&t.w);
+		ck_assert_int_eq(ring_take(&t, len), 1);
+		kvr_ring_release(&t.r);
+		ck_assert_int_eq(walk(&s, t.w.cells, t.w.published), (int)s.n);
+		ck_assert_ptr_null(s.bad);
+		ck_assert_uint_eq(s.last, i);
+		/* Nine cells hold the largest message and its padding: so many fit at least. */
+		ck_assert_uint_le(s.first, i < CELLS / 9 ? 0 : i + 1 - (CELLS - 9) / 9);
+	}
+	ring_close(&t);
+}
+END_TEST
+
+START_TEST(test_walk_leaves_out_what_is_not_published)
+{
+	struct test_ring t;
+	struct seen s;
+	uint32_t i;
+
+	ring_open(&t, BYTES, 0);
+	for (i = 0; i < 10; i++)
+		ck_assert_int_eq(ring_put(&t, 200), 0);
+	kvr_ring_commit(&t.w);
+	for (i = 0; i < 5; i++)
+		ck_assert_int_eq(ring_put(&t, 100), 0);
+	ck_assert_int_eq(walk(&s, t.w.cells, t.w.published), 10);
+	kvr_ring_abort(&t.w);
+	ck_assert_int_eq(walk(&s, t.w.cells, t.w.published), 10);
+	ck_assert_ptr_null(s.bad);
+	ck_assert_int_eq(kvr_ring_walk(t.w.cells, BYTES, t.w.published, NULL, NULL), 10);
+	ck_assert_int_eq(kvr_ring_walk(t.w.cells, 1000, t.w.published, NULL, NULL), 0);
+	ring_close(&t);
+}
+END_TEST
+
+/* One broken cell ends the run there; what came later is still found. */
+START_TEST(test_walk_of_corrupted_cells)
+{
+	uint8_t *copy = malloc(BYTES);
+	struct test_ring t;
+	struct seen s;
+	uint32_t i, bit;
+	int n;
+
+	ring_open(&t, BYTES, 0);
+	for (i = 0; i < 40; i++)
+		ck_assert_int_eq(ring_put(&t, 8), 0);
+	kvr_ring_commit(&t.w);
+	for (i = 0; i < 40; i++) {
+		for (bit = 0; bit < 64; bit++) {
+			memcpy(copy, t.w.cells, BYTES);
+			copy[64 * i + bit / 8] ^= (uint8_t)(1u << bit % 8);
+			n = walk(&s, copy, t.w.published);
+			if (bit < 6) /* another length within the cell: nobody can tell */
+				ck_assert_int_eq(n, (8u ^ 1u << bit) <= 48 ? 40 : (int)(39 - i));
+			else if (bit >= 9) /* over the maximum, other flags, another position */
+				ck_assert_int_eq(n, (int)(39 - i));
+			else
+				ck_assert_int_lt(n, 40);
+		}
+		memcpy(copy, t.w.cells, BYTES);
+		copy[64 * i + 12] ^= 1; /* its number: it follows no more, and none follows it */
+		ck_assert_int_eq(walk(&s, copy, t.w.published), i == 39 ? 1 : (int)(39 - i));
+	}
+	ring_close(&t);
+	free(copy);
+}
+END_TEST
+
+static void walk_touch(void *arg, const struct kvr_ring_msg *m, uint64_t pos)
+{
+	uint64_t *sum = arg;
+	uint32_t i;
+
+	*sum += pos;
+	for (i = 0; i < m->len; i++)
+		*sum += ((const uint8_t *)m->data)[i];
+}
+
+START_TEST(test_walk_of_random_bytes_ends_inside)
+{
+	uint64_t x = test_seed(), sum = 0, published, round, i;
+	uint64_t *words = malloc(BYTES);
+	uint32_t messages = 0;
+	int n;
+
+	for (round = 0; round < 20000; round++) {
+		published = (uint64_t)test_random(&x) << 33 ^ test_random(&x);
+		for (i = 0; i < BYTES / 8; i++)
+			words[i] = (uint64_t)test_random(&x) << 32 | test_random(&x);
+		for (i = 0; i < CELLS && round & 1; i++) { /* likely headers in likely places */
+			uint64_t pos = published - 1 - i, *cell = &words[8 * (pos % CELLS)];
+
+			cell[0] = pos << 32 | 1u << 31 | (test_random(&x) % 600);
+			cell[0] |= (uint64_t) !(test_random(&x) % 8) << 30;
+			cell[1] &= 0x1ffffffff;
+		}
+		n = kvr_ring_walk(words, BYTES, published, walk_touch, &sum);
+		ck_assert(n >= 0 && n <= (int)CELLS);
+		messages += (uint32_t)n;
+	}
+	ck_assert_uint_gt(messages, 0);
+	free(words);
+}
+END_TEST
+
+/*
+ * The writer's cursor first, then the cells, as an inspector does, while another process writes.
+ * Bytes may be newer than the cursor, so only numbers and positions must hold.
+ */
+START_TEST(test_walk_of_a_live_ring)
+{
+	uint64_t until, published, sum = 0;
+	uint8_t *copy = malloc(BYTES);
+	struct test_ring t;
+	struct seen s;
+	uint32_t found = 0;
+	int n, status;
+	pid_t pid;
+
+	ring_open_shared(&t, 0);
+	pid = fork();
+	if (!pid) { /* both ends: somebody must read, too */
+		uint64_t x = 5;
+		uint32_t len;
+
+		for (;;) {
+			len = test_random(&x) % 300;
+			if (ring_put(&t, len))
+				_exit(1);
+			kvr_ring_commit(&t.w);
+			if (ring_take(&t, len) != 1)
+				_exit(2);
+			kvr_ring_release(&t.r);
+		}
+	}
+	until = test_deadline_ms(300);
+	while (test_now_ns() < until) {
+		published = __atomic_load_n(t.w.ctl, __ATOMIC_ACQUIRE);
+		memcpy(copy, t.w.cells, BYTES);
+		n = kvr_ring_walk(copy, BYTES, published, walk_touch, &sum);
+		ck_assert(n >= 0 && n <= (int)CELLS);
+		found += (uint32_t)n;
+	}
+	kill(pid, SIGKILL);
+	status = test_reap(pid, LONG_MS);
+	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	ck_assert_uint_gt(found, 0);
+	/* Killed between commit word and cursor, the ring says one message less. */
+	ck_assert_int_gt(walk(&s, t.w.cells, t.w.ctl[0]), 5);
+	ck_assert_ptr_null(s.bad);
+	ck_assert_uint_ge(s.last + 1, t.w.ctl[1]);
+	free(copy);
+}
+END_TEST
+
+static Suite *make_suite(void)
+{
+	Suite *s = suite_create("ring peers");
+	TCase *t = tcase_create("peers");
+
+	tcase_set_timeout(t, 30);
+	tcase_add_loop_test(t, test_two_threads, 0, 2);
+	tcase_add_loop_test(t, test_two_processes, 0, 2);
+	suite_add_tcase(s, t);
+	t = tcase_create("walk");
+	tcase_add_loop_test(t, test_walk_finds_the_last_lap, 0, 2);
+	tcase_add_test(t, test_walk_leaves_out_what_is_not_published);
+	tcase_add_test(t, test_walk_of_corrupted_cells);
+	tcase_add_test(t, test_walk_of_random_bytes_ends_inside);
+	tcase_add_test(t, test_walk_of_a_live_ring);
+	suite_add_tcase(s, t);
+	return s;
+}
+
+int main(void)
+{
+	return kvr_test_main(make_suite);
+}
