@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A group in use: is it well, why not, who waits for whom. What it takes to become a member and to
+ * leave is in group_create.c.
+ *
+ * Everything read from a page of another process is loaded once and bounded before it is used: a
+ * cause that is no errno or a rank that does not exist becomes "unknown", never an index.
+ */
+#include "group.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "atomic.h"
+#include "clock.h"
+#include "err.h"
+#include "shm.h"
+#include "util.h"
+
+typedef unsigned long long ull;
+
+#define ERRNO_MAX 4095
+
+/* Appends to a text of fixed size; what does not fit is cut. */
+static void add(char *text, size_t size, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+static void add(char *text, size_t size, const char *fmt, ...)
+{
+	size_t used = strlen(text);
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text + used, size - used, fmt, ap);
+	va_end(ap);
+}
+
+static void add_age(char *text, size_t size, uint64_t since_ns)
+{
+	uint64_t now = kvr_now(), age = since_ns < now ? now - since_ns : 0;
+
+	if (age < KVR_SEC)
+		add(text, size, "%llu ms", (ull)(age / KVR_MS));
+	else
+		add(text, size, "%llu.%llu s", (ull)(age / KVR_SEC),
+		    (ull)(age / (KVR_SEC / 10) % 10));
+}
+
+static const struct kvr_proc *proc_of(const struct kvr_group *g, uint32_t rank)
+{
+	if (rank == KVR_LEADER)
+		return &g->leader->proc;
+	return rank < g->layout.ranks ? &kvr_group_rank_page(g, rank)->proc : NULL;
+}
+
+static uint32_t state_of(const struct kvr_proc *p)
+{
+	return kvr_load_acquire32(&p->state); /* G2, pairs with G1 */
+}
+
+static void add_condition(char *text, size_t size, const struct kvr_proc *p)
+{
+	enum kvr_life_state life = kvr_life_peek(&p->life);
+	uint32_t state = state_of(p), pid = kvr_load_relaxed32(&p->pid);
+
+	if (state == KVR_PROC_ABSENT && life == KVR_LIFE_NONE) {
+		add(text, size, "not attached");
+		return;
+	}
+	add(text, size, "pid %u, ", pid);
+	if (state == KVR_PROC_LEFT)
+		add(text, size, "left in good order");
+	else if (life == KVR_LIFE_DEAD)
+		add(text, size, "dead");
+	else if (kvr_shm_dumping(pid, kvr_load_relaxed(&p->start_time)))
+		add(text, size, "dumping core");
+	else if (state == KVR_PROC_ABSENT)
+		add(text, size, "attaching");
+	else
+		add(text, size, life == KVR_LIFE_ALIVE ? "alive" : "gone");
+	if (state == KVR_PROC_FAILED)
+		add(text, size, ", it declared the epoch over");
+}
+
+static void add_activity(char *text, size_t size, const struct kvr_proc *p)
+{
+	uint64_t phase = kvr_load_relaxed(&p->phase_until), now = kvr_now();
+	uint64_t progress = kvr_load_relaxed(&p->progress_ns);
+	uint32_t call = kvr_load_relaxed32(&p->in_call);
+	uint32_t arg = kvr_load_relaxed32(&p->call_arg);
+
+	if (call) {
+		add(text, size, ", in %s ", kvr_call_name(call));
+		if (call == KVR_CALL_PUBLISH || call == KVR_CALL_TAKE || call == KVR_CALL_EXPECT)
+			add(text, size, "of channel %s ", kvr_channel_name(arg));
+		add(text, size, "for ");
+		add_age(text, size, kvr_load_relaxed(&p->call_ns));
+	} else if (progress) {
+		add(text, size, ", in no call, last seen ");
+		add_age(text, size, progress);
+		add(text, size, " ago");
+	}
+	if (phase > now)
+		add(text, size, ", in a long phase for %llu s more",
+		    (ull)((phase - now) / KVR_SEC + 1));
+}
+
+void kvr_group_describe(const struct kvr_group *g, uint32_t rank, char *ret_text, size_t size)
+{
+	const struct kvr_proc *p = proc_of(g, rank);
+	char text[256] = "the leader (";
+
+	if (rank != KVR_LEADER)
+		snprintf(text, sizeof text, "rank %u (", rank);
+	if (p) {
+		add_condition(text, sizeof text, p);
+		if (state_of(p) != KVR_PROC_ABSENT)
+			add_activity(text, sizeof text, p);
+	} else {
+		add(text, sizeof text, "there is none");
+	}
+	add(text, sizeof text, ")");
+	snprintf(ret_text, size, "%s", text);
+}
+
+static int check_stale(const struct kvr_group *g, uint64_t new_epoch)
+{
+	uint32_t cause = kvr_load_relaxed32(&g->takeover->cause);
+	char age[32] = "";
+
+	add_age(age, sizeof age, kvr_load_relaxed(&g->takeover->ns));
+	return KVR_FAIL(
+		-ESTALE,
+		"group %s: epoch %llu is over, epoch %llu was made %s ago by pid %u because "
+		"the leader %s; close this handle and attach again",
+		g->name, (ull)g->header.epoch, (ull)new_epoch, age,
+		kvr_load_relaxed32(&g->takeover->pid),
+		cause == KVR_TAKEOVER_DEAD	? "had died"
+		: cause == KVR_TAKEOVER_RESTART ? "had left"
+						: "was gone");
+}
+
+static int check_failed(const struct kvr_group *g)
+{
+	uint32_t blamed = kvr_load_relaxed32(&g->leader->proc.blamed);
+	int cause = (int)kvr_load_relaxed32((const uint32_t *)(const void *)&g->leader->proc.cause);
+	char who[256] = "no rank in particular";
+
+	if (cause > -1 || cause < -ERRNO_MAX)
+		return KVR_FAIL(-EBADMSG,
+				"group %s: the leader declared epoch %llu over with the impossible "
+				"cause %d; close this handle and attach to the next epoch",
+				g->name, (ull)g->header.epoch, cause);
+	if (blamed < g->layout.ranks)
+		kvr_group_describe(g, blamed, who, sizeof who);
+	return KVR_FAIL(cause,
+			"group %s: the leader declared epoch %llu over: %s, because of %s; close "
+			"this handle and attach to the next epoch",
+			g->name, (ull)g->header.epoch,
+			cause == -EOWNERDEAD ? "a process died" : kvr_strerror(cause), who);
+}
+
+static int check_dead(const struct kvr_group *g)
+{
+	const struct kvr_leader_page *l = g->leader;
+	char who[256];
+
+	kvr_group_describe(g, KVR_LEADER, who, sizeof who);
+	return KVR_FAIL(
+		-EOWNERDEAD,
+		"group %s: the leader of epoch %llu died, after tick %llu: %s; start it again, "
+		"close this handle and attach",
+		g->name, (ull)g->header.epoch, (ull)kvr_load_relaxed(&l->tick_done), who);
+}
+
+int kvr_group_check(struct kvr_group *g)
+{
+	uint64_t new_epoch = kvr_load_acquire(&g->takeover->new_epoch); /* K2, pairs with K1 */
+	const struct kvr_proc *leader = &g->leader->proc;
+	enum kvr_life_state life;
+	uint32_t state;
+
+	if (new_epoch)
+		return check_stale(g, new_epoch);
+	/* In this order: a leader that leaves stores its state before it lets go of the word. */
+	life = kvr_life_peek(&leader->life);
+	state = state_of(leader);
+	if (state == KVR_PROC_FAILED)
+		return check_failed(g);
+	if (g->rank == KVR_LEADER || (life == KVR_LIFE_ALIVE && state == KVR_PROC_ACTIVE))
+		return 0;
+	if (life == KVR_LIFE_DEAD)
+		return check_dead(g);
+	if (state == KVR_PROC_LEFT)
+		return KVR_FAIL(-ESHUTDOWN,
+				"group %s: the leader (pid %u) ended epoch %llu in good order",
+				g->name, g->header.pid, (ull)g->header.epoch);
+	return KVR_FAIL(
+		-EBADMSG,
+		"group %s: the leader's page says state %s (%u) while its liveness word says "
+		"%s: it was overwritten; close this handle",
+		g->name, kvr_proc_state_name(state), state,
+		life == KVR_LIFE_ALIVE ? "alive" : "nobody");
+}
+
+static void ring_all(struct kvr_group *g)
+{
+	for (uint32_t i = 0; i <= g->layout.ranks; i++)
+		kvr_bell_ring(&g->bells[i]);
+}
+
+int kvr_group_fail(struct kvr_group *g, uint32_t rank, int cause)
+{
+	struct kvr_proc *p = g->proc;
+
+	if (g->rank != KVR_LEADER)
+		return KVR_FAIL(-EINVAL, "group %s: rank %u cannot end the epoch, the leader can",
+				g->name, g->rank);
+	if ((rank >= g->layout.ranks && rank != KVR_MAX_RANKS) || cause > -1 || cause < -ERRNO_MAX)
+		return KVR_FAIL(
+			-EINVAL,
+			"group %s: kvr_group_fail(rank %u, cause %d): a rank below %u or %d "
+			"for none, and a negative errno are expected",
+			g->name, rank, cause, g->layout.ranks, KVR_MAX_RANKS);
+	if (!kvr_cas_acq_rel32(&g->failing, 0, 1)) /* F1, pairs with F1 */
+		return 0;
+	kvr_store_relaxed32((uint32_t *)(void *)&p->cause, (uint32_t)cause);
+	kvr_store_relaxed32(&p->blamed, rank < g->layout.ranks ? rank : KVR_LEADER);
+	kvr_store_release32(&p->state, KVR_PROC_FAILED); /* G1, pairs with G2 */
+	ring_all(g);
+	return 0;
+}
+
+int kvr_group_watch_ranks(struct kvr_group *g)
+{
+	for (uint32_t r = 0; r < g->layout.ranks; r++) {
+		const struct kvr_proc *p = proc_of(g, r);
+
+		if (kvr_life_peek(&p->life) != KVR_LIFE_DEAD || state_of(p) == KVR_PROC_LEFT)
+			continue;
+		kvr_group_fail(g, r, -EOWNERDEAD);
+		break;
+	}
+	return kvr_group_check(g);
+}
+
+struct group_wait {
+	struct kvr_group *g;
+	int (*ready)(void *);
+	void *arg;
+	int ended; /* what ended it, with a sentence of its own; 0: the deadline or a signal */
+};
+
+static int wait_ready(void *arg)
+{
+	struct group_wait *w = arg;
+	int end = w->ready(w->arg), bad;
+
+	if (!end) {
+		bad = kvr_group_check(w->g);
+		/* Once more: what it finished between that look and its end must not be lost. */
+		if (bad)
+			end = w->ready(w->arg);
+		if (!end)
+			end = bad;
+	}
+	w->ended = end;
+	return end;
+}
+
+static int wait_failed(struct kvr_group *g, int err, const char *what)
+{
+	char waited[32] = "", leader[256];
+
+	if (err == -EINTR)
+		return KVR_FAIL(err,
+				"group %s: a signal handler ran while waiting for %s; calling "
+				"again goes on",
+				g->name, what);
+	if (err != -ETIMEDOUT)
+		return KVR_FAIL(err, "group %s: waiting for %s: %s", g->name, what,
+				kvr_strerror(err));
+	add_age(waited, sizeof waited, g->proc->in_call ? g->proc->call_ns : kvr_now());
+	kvr_group_describe(g, KVR_LEADER, leader, sizeof leader);
+	KVR_FAIL(err, "group %s epoch %llu: the deadline passed after %s while waiting for %s; ",
+		 g->name, (ull)g->header.epoch, waited, what);
+	if (g->rank != KVR_LEADER)
+		kvr_fail_more(err, "%s; calling again goes on waiting", leader);
+	else
+		kvr_fail_more(err, "calling again goes on waiting");
+	if (kvr_shm_unlinked(g->fd))
+		kvr_fail_more(err,
+			      "; somebody removed the group's file in %s (RemoveIPC of "
+			      "systemd, rm): no process can attach any more",
+			      g->dir[0] ? g->dir : KVR_SHM_DIR);
+	return err;
+}
+
+int kvr_group_wait(struct kvr_group *g, int (*ready)(void *), void *arg, uint64_t deadline_ns,
+		   const char *what)
+{
+	struct group_wait w = { .g = g, .ready = ready, .arg = arg };
+	int rc = kvr_wait(&g->waiter, wait_ready, &w, deadline_ns);
+
+	kvr_store_relaxed(&g->proc->lost_wakes, g->waiter.lost_wakes);
+	/* Also the time of the last arrival: no reading of the clock where nothing was awaited. */
+	if (g->waiter.last_ns > kvr_load_relaxed(&g->proc->progress_ns))
+		kvr_store_relaxed(&g->proc->progress_ns, g->waiter.last_ns);
+	return rc < 0 && !w.ended ? wait_failed(g, rc, what) : rc;
+}
+
+void kvr_group_enter(struct kvr_group *g, enum kvr_call call, uint32_t channel)
+{
+	struct kvr_proc *p = g->proc;
+	uint64_t now = kvr_now();
+
+	kvr_store_relaxed32(&p->in_call, call);
+	kvr_store_relaxed32(&p->call_arg, channel);
+	kvr_store_relaxed(&p->call_ns, now);
+	kvr_store_relaxed(&p->progress_ns, now);
+	if ((uint32_t)call < KVR_CALL_SLOTS)
+		kvr_store_relaxed(&g->calls[call], g->calls[call] + 1);
+}
+
+int kvr_group_leave(struct kvr_group *g, enum kvr_call call, uint32_t channel,
+		    const struct kvr_request *req, int result)
+{
+	struct kvr_event e = { .kind = KVR_EV_CALL,
+			       .call = (uint16_t)call,
+			       .channel = (uint8_t)channel,
+			       .result = result };
+	const struct kvr_event *last;
+
+	if (req) {
+		e.request = req->id;
+		e.attempt = req->attempt;
+	}
+	kvr_recorder_add(&g->rec, &e);
+	/* The event's time: one reading of the clock is enough. */
+	last = &g->rec.events[(g->rec.count - 1) & (g->rec.capacity - 1)];
+	kvr_store_relaxed(&g->proc->progress_ns, kvr_load_relaxed(&last->ns));
+	kvr_store_relaxed32(&g->proc->in_call, KVR_CALL_NONE);
+	return result;
+}
+
+uint64_t kvr_group_epoch(const struct kvr_group *g)
+{
+	return g->header.epoch;
+}
+
+uint32_t kvr_group_ranks(const struct kvr_group *g)
+{
+	return g->layout.ranks;
+}
+
+uint32_t kvr_group_rank(const struct kvr_group *g)
+{
+	return g->rank;
+}
+
+const void *kvr_group_config(const struct kvr_group *g, uint32_t *ret_len, uint32_t *ret_kind)
+{
+	*ret_len = g->header.config_len;
+	*ret_kind = g->header.config_kind;
+	return g->header.config;
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The handle of a group: its memory and mappings, and how a member says who it is and leaves. What
+ * decides whether a process may become one is in group_create.c.
+ */
+#include "group_member.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "atomic.h"
+#include "clock.h"
+#include "err.h"
+#include "group_watcher.h"
+#include "point.h"
+#include "shm.h"
+
+const char *kvr_member_dir(const struct kvr_group *g)
+{
+	return g->dir[0] ? g->dir : NULL;
+}
+
+void kvr_member_path(const struct kvr_group *g, enum kvr_shm_kind kind, uint64_t epoch,
+		     char path[KVR_SHM_PATH])
+{
+	path[0] = 0;
+	/* Cannot fail: kvr_member_new() tried the longest of the names. */
+	kvr_shm_path(path, KVR_SHM_PATH, kvr_member_dir(g), g->name, kind, epoch);
+}
+
+void kvr_member_unmap(struct kvr_group *g)
+{
+	kvr_shm_unmap(g->seg, g->layout.total);
+	kvr_shm_unmap(g->own, g->own_bytes);
+	kvr_shm_unmap(g->bells, g->layout.leader - g->layout.bells);
+	g->seg = g->own = NULL;
+	g->bells = NULL;
+	if (g->fd >= 0)
+		close(g->fd);
+	g->fd = -1;
+}
+
+void kvr_member_free(struct kvr_group *g)
+{
+	if (g)
+		kvr_member_unmap(g);
+	free(g);
+}
+
+static int check_opts(const struct kvr_group_opts *o, int leader)
+{
+	if (!o && !leader)
+		return 0;
+	if (!o || o->size != sizeof *o)
+		return KVR_FAIL(-EINVAL, "group options: size is %zu, this library expects %zu",
+				o ? o->size : 0, sizeof *o);
+	if (o->reserved)
+		return KVR_FAIL(-EINVAL, "group options: reserved is %u, 0 is expected",
+				o->reserved);
+	if (o->config_len > KVR_CONFIG_MAX || (o->config_len && !o->config))
+		return KVR_FAIL(-EINVAL,
+				"group options: config_len is %u, config %p; at most %u "
+				"bytes, with a pointer, are possible",
+				o->config_len, o->config, KVR_CONFIG_MAX);
+	if (o->dir && (!o->dir[0] || strlen(o->dir) >= sizeof((struct kvr_group *)0)->dir))
+		return KVR_FAIL(-EINVAL, "group options: dir has %zu bytes, 1 to %zu are possible",
+				strlen(o->dir), sizeof((struct kvr_group *)0)->dir - 1);
+	return 0;
+}
+
+int kvr_member_new(const char *name, const struct kvr_group_opts *o, uint32_t rank,
+		   struct kvr_group **ret)
+{
+	char path[KVR_SHM_PATH];
+	struct kvr_group *g;
+	int err = check_opts(o, rank == KVR_LEADER);
+
+	/* The longest of the names, for all of them. */
+	if (!err)
+		err = kvr_shm_path(path, sizeof path, o ? o->dir : NULL, name, KVR_SHM_RETIRED,
+				   UINT64_MAX);
+	if (err)
+		return err;
+	g = calloc(1, sizeof *g);
+	if (!g)
+		return KVR_FAIL(-ENOMEM, "no memory for the handle of group %s", name);
+	snprintf(g->name, sizeof g->name, "%s", name);
+	if (o && o->dir)
+		snprintf(g->dir, sizeof g->dir, "%s", o->dir);
+	g->rank = rank;
+	g->pid = (uint32_t)getpid();
+	g->fd = -1;
+	*ret = g;
+	return 0;
+}
+
+int kvr_member_map(struct kvr_group *g)
+{
+	const struct kvr_layout *l = &g->layout;
+	int leader = g->rank == KVR_LEADER;
+	uint64_t at = leader ? l->leader : kvr_layout_rank(l, g->rank);
+
+	g->own_bytes = leader ? l->leader_end - l->leader : l->rank_stride;
+	g->seg = kvr_shm_map(g->fd, 0, l->total, 0);
+	g->own = g->seg ? kvr_shm_map(g->fd, at, g->own_bytes, 1) : NULL;
+	g->bells = g->own ? kvr_shm_map(g->fd, l->bells, l->leader - l->bells, 1) : NULL;
+	if (!g->bells)
+		return kvr_fail_more(-ENOMEM, " (segment of group %s)", g->name);
+	g->bell = &g->bells[leader ? l->ranks : g->rank];
+	g->proc = (struct kvr_proc *)(void *)g->own;
+	g->calls = leader ? kvr_group_leader_page(g)->calls : kvr_group_own_page(g)->calls;
+	g->leader = (const struct kvr_leader_page *)(const void *)(g->seg + l->leader);
+	g->takeover =
+		(const struct kvr_seg_takeover *)(const void *)(g->seg +
+								sizeof(struct kvr_seg_header));
+	kvr_waiter_init(&g->waiter, g->bell);
+	return 0;
+}
+
+void kvr_member_enter(struct kvr_group *g)
+{
+	const struct kvr_layout *l = &g->layout;
+	struct kvr_proc *p = g->proc;
+
+	kvr_store_relaxed32(&p->pid, g->pid);
+	kvr_store_relaxed32(&p->rank, g->rank);
+	kvr_store_relaxed(&p->start_time, kvr_shm_start_time(g->pid));
+	kvr_store_relaxed(&p->progress_ns, kvr_now());
+	kvr_store_release32(&p->state, KVR_PROC_ACTIVE); /* G1, pairs with G2 */
+	kvr_recorder_init(
+		&g->rec, g->own + (g->rank == KVR_LEADER ? l->leader_rec - l->leader : l->rank_rec),
+		l->events, g->rank);
+}
+
+void kvr_member_remove_pool(const struct kvr_group *g)
+{
+	char path[KVR_SHM_PATH];
+	uint64_t bytes;
+	int fd;
+
+	kvr_member_path(g, KVR_SHM_POOL, 0, path);
+	fd = kvr_shm_open(path, 0, &bytes);
+	if (fd < 0)
+		return;
+	kvr_shm_unlink(fd, path);
+	close(fd);
+}
+
+/*
+ * Needs no name lock: while we hold our liveness word, whoever has the lock finds us alive and
+ * gives up, so that pool and segment under these names are ours until we let go.
+ */
+static void leave_leader(struct kvr_group *g)
+{
+	char path[KVR_SHM_PATH];
+
+	/* A declared failure stays to be read: it says more than "left". */
+	if (kvr_load_relaxed32(&g->proc->state) != KVR_PROC_FAILED)
+		kvr_store_release32(&g->proc->state, KVR_PROC_LEFT); /* G1, pairs with G2 */
+	KVR_POINT("group-left", 0);
+	for (uint32_t i = 0; i <= g->layout.ranks; i++)
+		kvr_bell_ring(&g->bells[i]);
+	/* Unless somebody removed our file: then both names may be another leader's by now. */
+	kvr_member_path(g, KVR_SHM_SEGMENT, 0, path);
+	if (!kvr_shm_same(g->fd, path)) {
+		kvr_member_remove_pool(g);
+		kvr_shm_unlink(g->fd, path);
+	}
+	kvr_watcher_stop(g->watcher);
+}
+
+void kvr_group_close(struct kvr_group *g)
+{
+	if (!g)
+		return;
+	if (g->pid != (uint32_t)getpid()) {
+		/* A forked child inherited the mappings, not the membership. */
+		kvr_watcher_forget(g->watcher);
+	} else if (g->rank == KVR_LEADER) {
+		leave_leader(g);
+	} else {
+		kvr_store_release32(&g->proc->state, KVR_PROC_LEFT); /* G1, pairs with G2 */
+		kvr_watcher_stop(g->watcher);
+		kvr_group_ring_leader(g);
+	}
+	kvr_member_free(g);
+}
