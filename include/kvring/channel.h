@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Channels: tagged messages from the leader to every rank, or to a set. One ring a channel and
+ * rank.
+ *
+ * A publish is all or none: room in every ring first, then every copy, then one word, the channel's
+ * *watermark*. Ranks act on nothing above it, so a leader that dies between two copies leaves equal
+ * histories behind.
+ *
+ *   M1 leader: store-release of watermark[channel]    M2 rank: load-acquire of it
+ *      without it: a rank acts on a message that another rank never gets
+ *
+ * Most users want connector.h; the raw calls are for a caller's own channels (KVR_CH_USER0..3) and
+ * for those who port a protocol that counts on order. One thread at a time may use a handle.
+ */
+#ifndef KVRING_CHANNEL_H
+#define KVRING_CHANNEL_H
+
+#include "kvring/group.h"
+#include "kvring/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kvr_channels;
+
+struct kvr_message {
+	uint32_t channel;
+	uint32_t tag;
+	uint64_t number; /* of the publish in its channel, from 1 */
+	struct kvr_request request;
+	const void *data; /* valid until the next call on this channel that takes or releases */
+	uint32_t len;
+	uint32_t reserved;
+};
+
+/*
+ * All channels of this process's side of a group. The group stays the caller's and must outlive it.
+ * Once an epoch and process: -EBUSY when messages went through already.
+ */
+KVR_API int kvr_channels_open(struct kvr_group *group, struct kvr_channels **ret_channels);
+KVR_API void kvr_channels_close(struct kvr_channels *channels);
+
+/* Largest payload of one message. */
+KVR_API uint32_t kvr_channels_max_payload(const struct kvr_channels *channels);
+
+/*
+ * Leader: publishes to the ranks in `set` (bit r: rank r; 0: all). Waits for room until the
+ * deadline; a deadline of 0 polls (-EAGAIN). request may be NULL. 0; -ETIMEDOUT naming the rank
+ * that does not read, its lag and age: nothing was published then; -EMSGSIZE; -EOWNERDEAD and the
+ * like from kvr_group_check(), also when a rank is found dead while its ring is full. A rank that
+ * left in good order is never waited for.
+ */
+KVR_API int kvr_channels_publish(struct kvr_channels *channels, uint32_t channel, uint64_t set,
+				 uint32_t tag, const struct kvr_request *request, const void *data,
+				 uint32_t len, uint64_t deadline_ns);
+
+/* Rank: the next message of a channel, waiting until the deadline; a deadline of 0 polls. It is
+ * given back to the ring by the next call on this channel. 0, -ETIMEDOUT (-EAGAIN when polling),
+ * ... */
+KVR_API int kvr_channels_take(struct kvr_channels *channels, uint32_t channel, uint64_t deadline_ns,
+			      struct kvr_message *ret_message);
+
+/*
+ * Rank: as take, but the message must carry `tag`. Another tag gives -EPROTO; the message stays
+ * where it is and the next call sees it again. The sentence has rank, channel, number, both tags,
+ * both sides' counts and ages, and the last events of the leader and of this rank on that channel.
+ */
+KVR_API int kvr_channels_expect(struct kvr_channels *channels, uint32_t channel, uint32_t tag,
+				uint64_t deadline_ns, struct kvr_message *ret_message);
+
+/*
+ * Rank: the message for this request (id, space, attempt) and tag. Messages for other requests that
+ * are met on the way are kept (up to KVR_STASH messages a channel) for later calls of take_for
+ * alone; one that is never asked for expires when the stash is full, the oldest first, counted and
+ * recorded, and never answers another request. -ENOMEM: no memory to keep one; it stays in the
+ * ring.
+ */
+#define KVR_STASH 64u
+KVR_API int kvr_channels_take_for(struct kvr_channels *channels, uint32_t channel, uint32_t tag,
+				  const struct kvr_request *request, uint64_t deadline_ns,
+				  struct kvr_message *ret_message);
+
+/* Rank: fn is told of each stashed message that expires or is forgotten, before it is gone, from
+ * within the call that drops it; it must not call on that channel. NULL: nobody. */
+KVR_API void kvr_channels_on_drop(struct kvr_channels *channels,
+				  void (*fn)(void *arg, const struct kvr_message *message),
+				  void *arg);
+
+/* Rank: drops messages of this request that are stashed (after an abort). Returns their number. */
+KVR_API int kvr_channels_forget(struct kvr_channels *channels, uint32_t channel,
+				const struct kvr_request *request);
+
+/*
+ * Rank: calls fn for every message that is there now, in order. Returns their number or -errno. fn
+ * must not call on this channel; the message is valid until it returns.
+ */
+KVR_API int kvr_channels_drain(struct kvr_channels *channels, uint32_t channel,
+			       void (*fn)(void *arg, const struct kvr_message *message), void *arg);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

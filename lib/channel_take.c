@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Channels, a rank's half. A message goes through the caller's hands in place: it is peeked, and
+ * its cells are given back to the ring by the next call on the channel.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "atomic.h"
+#include "channel_priv.h"
+#include "err.h"
+
+typedef unsigned long long ull;
+
+static int bad(struct kvr_channels *c, uint32_t channel, const char *what, uint64_t got,
+	       uint64_t least)
+{
+	kvr_ring_rewind(&c->inbox[channel].reader);
+	return KVR_FAIL(
+		-EBADMSG,
+		"rank %u, channel %s: after message %llu comes one whose %s is %llu, at least "
+		"%llu is possible; the channel cannot be read any more",
+		c->g->rank, kvr_channel_name(channel), (ull)c->inbox[channel].last, what, (ull)got,
+		(ull)least);
+}
+
+/*
+ * The leader may wait for room: its bell is rung each time its view of the cursor moved. That is
+ * when a quarter of the ring was given back, or when the ring is empty; and costs one exchange when
+ * the leader does not sleep.
+ */
+static void tell_leader(struct kvr_channels *c, struct kvr_inbox *in)
+{
+	if (in->shown == in->reader.shown)
+		return;
+	in->shown = in->reader.shown;
+	kvr_group_ring_leader(c->g);
+}
+
+/* Ends the caller's look at the last message. */
+static void give_back(struct kvr_channels *c, struct kvr_inbox *in)
+{
+	if (in->held) {
+		kvr_ring_release(&in->reader);
+		in->held = 0;
+		tell_leader(c, in);
+	}
+	if (in->lent) {
+		kvr_stash_drop(&in->stash, in->lent);
+		in->lent = NULL;
+	}
+}
+
+int kvr_channels_front(struct kvr_channels *c, uint32_t channel, struct kvr_arrival *ret)
+{
+	struct kvr_inbox *in = &c->inbox[channel];
+	struct kvr_ring_msg msg;
+	int got = kvr_ring_peek(&in->reader, &msg);
+
+	if (got < 0)
+		return KVR_FAIL(got, "rank %u, channel %s: after message %llu: %s", c->g->rank,
+				kvr_channel_name(channel), (ull)in->last, kvr_explain());
+	if (!got) {
+		tell_leader(c, in); /* the peek shows the cursor when the ring is empty */
+		return 0;
+	}
+	if (msg.len < sizeof ret->head)
+		return bad(c, channel, "length", msg.len, sizeof ret->head);
+	memcpy(&ret->head, msg.data, sizeof ret->head);
+	/* M2, pairs with M1 */
+	if (ret->head.number > kvr_load_acquire(&c->g->leader->watermark[channel])) {
+		kvr_ring_rewind(&in->reader);
+		return 0;
+	}
+	if (ret->head.number <= in->last)
+		return bad(c, channel, "number", ret->head.number, in->last + 1);
+	ret->data = (const uint8_t *)msg.data + sizeof ret->head;
+	ret->len = msg.len - (uint32_t)sizeof ret->head;
+	ret->tag = msg.tag;
+	return 1;
+}
+
+/* The message leaves the ring, to the caller or to the stash. */
+static void leaves(struct kvr_channels *c, uint32_t channel, const struct kvr_arrival *a)
+{
+	uint64_t *taken = &kvr_group_own_page(c->g)->taken[channel];
+
+	c->inbox[channel].last = a->head.number;
+	c->inbox[channel].held = 1;
+	kvr_store_relaxed(taken, *taken + 1);
+}
+
+static void deliver(struct kvr_channels *c, enum kvr_call call, uint32_t channel,
+		    const struct kvr_arrival *a, struct kvr_message *ret)
+{
+	struct kvr_message m = { .channel = channel,
+				 .tag = a->tag,
+				 .number = a->head.number,
+				 .request = kvr_channels_request(&a->head),
+				 .data = a->data,
+				 .len = a->len };
+
+	leaves(c, channel, a);
+	kvr_channels_record(c->g, KVR_EV_TAKE, call, &m, 0);
+	*ret = m;
+}
+
+/* A stashed message that nobody will ask for any more: its owner is told while it is still there.
+ */
+static void drop(struct kvr_channels *c, uint32_t channel, struct kvr_stashed *e)
+{
+	struct kvr_message m = { .channel = channel,
+				 .tag = e->tag,
+				 .number = e->number,
+				 .request = e->request,
+				 .data = e->data,
+				 .len = e->len };
+
+	if (c->dropped)
+		c->dropped(c->dropped_arg, &m);
+	kvr_stash_drop(&c->inbox[channel].stash, e);
+}
+
+static void expire(struct kvr_channels *c, uint32_t channel, struct kvr_stashed *e)
+{
+	struct kvr_proc *proc = c->g->proc;
+	struct kvr_message m = { .channel = channel,
+				 .tag = e->tag,
+				 .number = e->number,
+				 .request = e->request,
+				 .len = e->len };
+
+	kvr_store_relaxed(&proc->expired, proc->expired + 1);
+	kvr_channels_record(c->g, KVR_EV_EXPIRE, KVR_CALL_TAKE, &m, 0);
+	drop(c, channel, e);
+}
+
+/* Copies the message at the front for later and gives its ring space back. */
+static int stash_front(struct kvr_channels *c, uint32_t channel, const struct kvr_arrival *a)
+{
+	struct kvr_inbox *in = &c->inbox[channel];
+	struct kvr_stashed *oldest = kvr_stash_full(&in->stash);
+	int err;
+
+	if (oldest)
+		expire(c, channel, oldest);
+	err = kvr_stash_put(&in->stash, a);
+	if (err) {
+		kvr_ring_rewind(&in->reader);
+		return KVR_FAIL(
+			err,
+			"kvr_channels_take_for: rank %u, channel %s: no memory to keep message "
+			"%llu of %u bytes for later; it stays in the ring",
+			c->g->rank, kvr_channel_name(channel), (ull)a->head.number, a->len);
+	}
+	leaves(c, channel, a);
+	give_back(c, in);
+	return 0;
+}
+
+struct want {
+	struct kvr_channels *c;
+	const struct kvr_request *request; /* NULL: whatever comes */
+	uint32_t channel;
+	uint32_t tag;
+	struct kvr_arrival got;
+};
+
+static int ready(void *arg)
+{
+	struct want *w = arg;
+	int err;
+
+	while ((err = kvr_channels_front(w->c, w->channel, &w->got)) == 1 && w->request) {
+		struct kvr_request request = kvr_channels_request(&w->got.head);
+
+		if (w->got.tag == w->tag && kvr_same_request(&request, w->request))
+			break;
+		/* For somebody else, who will ask later. */
+		err = stash_front(w->c, w->channel, &w->got);
+		if (err)
+			break;
+	}
+	return err;
+}
+
+/* 1 when the wanted message is at the front, or why not. Polling sets no sentence for "not yet". */
+static int await(struct want *w, enum kvr_call call, uint64_t deadline_ns)
+{
+	struct kvr_group *g = w->c->g;
+	int err = ready(w), end;
+
+	if (err) {
+		kvr_channels_count(g, call);
+		return err;
+	}
+	if (!deadline_ns) {
+		end = kvr_group_check(g);
+		/* Once more: what came between that look and the end must not be lost. */
+		err = end ? ready(w) : -EAGAIN;
+		return err ? err : end;
+	}
+	err = kvr_channels_wait(g, call, w->channel, ready, w, deadline_ns,
+				w->c->inbox[w->channel].what);
+	return err == -ETIMEDOUT ? kvr_explain_late(w->c, w->channel, w->tag, w->request) : err;
+}
+
+/* Checks and counts a rank's call, and ends the look at the message before. */
+static int begin(struct kvr_channels *c, const char *name, enum kvr_call call, uint32_t channel)
+{
+	int err = kvr_channels_begin(c, name, call, channel);
+
+	if (!err)
+		give_back(c, &c->inbox[channel]);
+	return err;
+}
+
+int kvr_channels_take(struct kvr_channels *channels, uint32_t channel, uint64_t deadline_ns,
+		      struct kvr_message *ret_message)
+{
+	struct want w = { .c = channels, .channel = channel };
+	int err = begin(channels, "kvr_channels_take", KVR_CALL_TAKE, channel);
+
+	if (!err)
+		err = await(&w, KVR_CALL_TAKE, deadline_ns);
+	if (err < 0)
+		return err;
+	deliver(channels, KVR_CALL_TAKE, channel, &w.got, ret_message);
+	return 0;
+}
+
+static int mismatch(struct kvr_channels *c, uint32_t channel, const struct kvr_arrival *a,
+		    uint32_t tag)
+{
+	struct kvr_proc *proc = c->g->proc;
+	struct kvr_message m = { .channel = channel,
+				 .tag = a->tag,
+				 .number = a->head.number,
+				 .request = kvr_channels_request(&a->head) };
+	int err;
+
+	kvr_ring_rewind(&c->inbox[channel].reader);
+	err = kvr_explain_mismatch(c, channel, a, tag);
+	kvr_store_relaxed(&proc->mismatches, proc->mismatches + 1);
+	kvr_channels_record(c->g, KVR_EV_MISMATCH, KVR_CALL_EXPECT, &m, tag);
+	return err;
+}
+
+int kvr_channels_expect(struct kvr_channels *channels, uint32_t channel, uint32_t tag,
+			uint64_t deadline_ns, struct kvr_message *ret_message)
+{
+	struct want w = { .c = channels, .channel = channel, .tag = tag };
+	int err = begin(channels, "kvr_channels_expect", KVR_CALL_EXPECT, channel);
+
+	if (!err)
+		err = await(&w, KVR_CALL_EXPECT, deadline_ns);
+	if (err < 0)
+		return err;
+	if (w.got.tag != tag)
+		return mismatch(channels, channel, &w.got, tag);
+	deliver(channels, KVR_CALL_EXPECT, channel, &w.got, ret_message);
+	return 0;
+}
+
+static void lend(struct kvr_channels *c, uint32_t channel, struct kvr_stashed *e,
+		 struct kvr_message *ret)
+{
+	struct kvr_message m = { .channel = channel,
+				 .tag = e->tag,
+				 .number = e->number,
+				 .request = e->request,
+				 .data = e->data,
+				 .len = e->len };
+
+	c->inbox[channel].lent = e;
+	kvr_channels_count(c->g, KVR_CALL_TAKE);
+	kvr_channels_record(c->g, KVR_EV_TAKE, KVR_CALL_TAKE, &m, 0);
+	*ret = m;
+}
+
+int kvr_channels_take_for(struct kvr_channels *channels, uint32_t channel, uint32_t tag,
+			  const struct kvr_request *request, uint64_t deadline_ns,
+			  struct kvr_message *ret_message)
+{
+	struct want w = { .c = channels, .request = request, .channel = channel, .tag = tag };
+	int err = begin(channels, "kvr_channels_take_for", KVR_CALL_TAKE, channel);
+	struct kvr_stashed *e;
+
+	if (err)
+		return err;
+	e = kvr_stash_find(&channels->inbox[channel].stash, tag, request);
+	if (e) {
+		lend(channels, channel, e, ret_message);
+		return 0;
+	}
+	err = await(&w, KVR_CALL_TAKE, deadline_ns);
+	if (err < 0)
+		return err;
+	deliver(channels, KVR_CALL_TAKE, channel, &w.got, ret_message);
+	return 0;
+}
+
+int kvr_channels_forget(struct kvr_channels *channels, uint32_t channel,
+			const struct kvr_request *request)
+{
+	int n, err = begin(channels, "kvr_channels_forget", KVR_CALL_TAKE, channel);
+	struct kvr_stashed *e;
+
+	if (err)
+		return err;
+	for (n = 0; (e = kvr_stash_of(&channels->inbox[channel].stash, request)); n++)
+		drop(channels, channel, e);
+	return n;
+}
+
+void kvr_channels_on_drop(struct kvr_channels *channels,
+			  void (*fn)(void *arg, const struct kvr_message *message), void *arg)
+{
+	channels->dropped = fn;
+	channels->dropped_arg = arg;
+}
+
+int kvr_channels_drain(struct kvr_channels *channels, uint32_t channel,
+		       void (*fn)(void *arg, const struct kvr_message *message), void *arg)
+{
+	struct want w = { .c = channels, .channel = channel };
+	int err = begin(channels, "kvr_channels_drain", KVR_CALL_TAKE, channel);
+	struct kvr_message m;
+	uint64_t end;
+	int n = 0;
+
+	if (err)
+		return err;
+	/* What comes later is for the next call: a leader that never pauses must not keep us here.
+	 */
+	end = kvr_load_acquire(&channels->g->leader->watermark[channel]); /* M2, pairs with M1 */
+	err = await(&w, KVR_CALL_TAKE, 0);
+	while (err == 1) {
+		deliver(channels, KVR_CALL_TAKE, channel, &w.got, &m);
+		fn(arg, &m);
+		give_back(channels, &channels->inbox[channel]);
+		n++;
+		err = m.number < end ? ready(&w) : 0;
+	}
+	/* What came before an error was delivered; the error comes again with the next call. */
+	return n || err == -EAGAIN ? n : err;
+}

@@ -1,0 +1,620 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading a segment from outside. Nothing is mapped, so a file that shrinks is a short read and not
+ * SIGBUS, and nobody can change bytes between a check and their use: each read is a copy.
+ *
+ * A copy may still be torn: the processes write while the kernel copies. Three rules deal with it.
+ * Single words are written and copied whole. Words that belong together are read again until two
+ * readings agree (a few times; then the last one must do). Of rings and recorders the writer's
+ * count is read again *after* the bytes, and what the writer may have touched meanwhile is left
+ * out.
+ */
+#include "kvring/inspect.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "err.h"
+#include "kvring/ring.h"
+#include "layout.h"
+#include "life.h"
+#include "recorder.h"
+#include "shm.h"
+#include "util.h"
+
+#define TRIES 8
+
+struct kvr_inspect {
+	int fd;
+	int same_boot;
+	int snapshot; /* a copy: the kernel no longer marks its words when somebody dies */
+	struct kvr_seg_header header;
+	struct kvr_layout layout;
+	uint8_t *scratch; /* a ring, a recorder or the operation table */
+	size_t scratch_bytes;
+};
+
+static int open_file(const char *path, uint64_t *ret_bytes)
+{
+	/* O_NONBLOCK: a FIFO must not hold us up. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat st;
+	int err = 0;
+
+	if (fd < 0)
+		return KVR_FAIL(-errno, "%s: %s", path, kvr_strerror(errno));
+	if (fstat(fd, &st))
+		err = KVR_FAIL(-errno, "%s: %s", path, kvr_strerror(errno));
+	else if (!S_ISREG(st.st_mode))
+		err = KVR_FAIL(-EPROTO, "%s is not a kvring segment: it is no regular file", path);
+	else if (st.st_size < (off_t)sizeof(struct kvr_seg_header))
+		err = KVR_FAIL(
+			-EPROTO,
+			"%s is not a kvring segment: it has %lld bytes, a header alone has %zu",
+			path, (long long)st.st_size, sizeof(struct kvr_seg_header));
+	if (err) {
+		close(fd);
+		return err;
+	}
+	*ret_bytes = (uint64_t)st.st_size;
+	return fd;
+}
+
+static int check_header(struct kvr_inspect *in, uint64_t bytes, const char *path)
+{
+	const struct kvr_seg_header *h = &in->header;
+	char why[512];
+	int err;
+
+	if (h->magic != KVR_SEG_MAGIC)
+		return KVR_FAIL(-EPROTO,
+				"%s is not a kvring segment: it starts with %#llx instead of %#llx",
+				path, (unsigned long long)h->magic,
+				(unsigned long long)KVR_SEG_MAGIC);
+	err = kvr_header_check(h, bytes, "its header", &in->layout);
+	if (!err)
+		return 0;
+	snprintf(why, sizeof why, "%s", kvr_explain());
+	return KVR_FAIL(err, "%s is not a kvring segment%s: %s", path,
+			h->version == KVR_SEG_VERSION ? "" : " that this version can read", why);
+}
+
+int kvr_inspect_open(const char *path, struct kvr_inspect **ret_inspect)
+{
+	struct kvr_inspect *in;
+	struct statfs fs;
+	uint8_t boot[16];
+	uint64_t bytes = 0;
+	int fd = open_file(path, &bytes), err;
+
+	if (fd < 0)
+		return fd;
+	in = calloc(1, sizeof *in);
+	if (!in) {
+		close(fd);
+		return KVR_FAIL(-ENOMEM, "kvr_inspect_open: no memory for %zu bytes", sizeof *in);
+	}
+	in->fd = fd;
+	err = kvr_shm_read(fd, &in->header, sizeof in->header, 0);
+	if (!err)
+		err = check_header(in, bytes, path);
+	if (err) {
+		kvr_inspect_close(in);
+		return err;
+	}
+	in->same_boot = !kvr_shm_boot_id(boot) && !memcmp(boot, in->header.boot_id, sizeof boot);
+	in->snapshot = !in->same_boot || fstatfs(fd, &fs) || fs.f_type != TMPFS_MAGIC;
+	*ret_inspect = in;
+	return 0;
+}
+
+int kvr_inspect_open_name(const char *dir, const char *name, struct kvr_inspect **ret_inspect)
+{
+	char path[KVR_SHM_PATH];
+	int err = kvr_shm_path(path, sizeof path, dir, name, KVR_SHM_SEGMENT, 0);
+
+	return err ? err : kvr_inspect_open(path, ret_inspect);
+}
+
+void kvr_inspect_close(struct kvr_inspect *inspect)
+{
+	if (!inspect)
+		return;
+	close(inspect->fd);
+	free(inspect->scratch);
+	free(inspect);
+}
+
+static int read_at(struct kvr_inspect *in, void *buf, size_t len, uint64_t off)
+{
+	return kvr_shm_read(in->fd, buf, len, off);
+}
+
+static int scratch(struct kvr_inspect *in, size_t bytes)
+{
+	if (bytes > in->scratch_bytes) {
+		uint8_t *p = realloc(in->scratch, bytes);
+
+		if (!p)
+			return KVR_FAIL(-ENOMEM, "kvr_inspect: no memory for %zu bytes", bytes);
+		in->scratch = p;
+		in->scratch_bytes = bytes;
+	}
+	return 0;
+}
+
+static int agree(const struct kvr_proc *a, const struct kvr_proc *b)
+{
+	return a->state == b->state && a->pid == b->pid && a->in_call == b->in_call &&
+	       a->call_arg == b->call_arg && a->call_ns == b->call_ns;
+}
+
+/* The page of a process, which begins with its struct kvr_proc. */
+static int read_page(struct kvr_inspect *in, uint64_t off, void *page)
+{
+	struct kvr_proc again;
+	int err;
+
+	for (int i = 0; i < TRIES; i++) {
+		err = read_at(in, page, KVR_PAGE, off);
+		if (!err)
+			err = read_at(in, &again, sizeof again, off);
+		if (err || agree(page, &again))
+			return err;
+	}
+	return 0;
+}
+
+static int check_rank(const struct kvr_inspect *in, const char *call, uint32_t rank)
+{
+	if (rank < in->layout.ranks)
+		return 0;
+	return KVR_FAIL(-EINVAL, "%s: rank %u; the group has %u", call, rank, in->layout.ranks);
+}
+
+static int check_ring(const struct kvr_inspect *in, const char *call, uint32_t channel,
+		      uint32_t rank)
+{
+	if (channel >= KVR_CHANNELS)
+		return KVR_FAIL(-EINVAL, "%s: channel %u; there are %d", call, channel,
+				KVR_CHANNELS);
+	return check_rank(in, call, rank);
+}
+
+/* Bytes of a recorder into scratch, with the count as it was after they were copied. */
+static int read_recorder(struct kvr_inspect *in, uint64_t off)
+{
+	size_t bytes = sizeof(struct kvr_rec_ctl) + in->layout.events * sizeof(struct kvr_event);
+	int err = scratch(in, bytes);
+
+	if (!err)
+		err = read_at(in, in->scratch, bytes, off);
+	if (!err)
+		err = read_at(in, in->scratch, sizeof(uint64_t), off);
+	return err;
+}
+
+int kvr_inspect_group(struct kvr_inspect *inspect, struct kvr_inspect_group *ret_group)
+{
+	const struct kvr_seg_header *h = &inspect->header;
+	struct kvr_leader_page page;
+	struct kvr_seg_takeover takeover;
+	struct kvr_inspect_group g = { 0 };
+	int err = read_page(inspect, inspect->layout.leader, &page);
+
+	if (!err)
+		err = read_at(inspect, &takeover, sizeof takeover, sizeof *h);
+	if (err)
+		return err;
+	kvr_text_copy(g.name, sizeof g.name, h->name, sizeof h->name);
+	kvr_text_copy(g.library, sizeof g.library, h->library, sizeof h->library);
+	memcpy(g.uuid, h->uuid, sizeof g.uuid);
+	g.epoch = h->epoch;
+	g.total_bytes = h->total_bytes;
+	g.created_ns = h->created_ns;
+	g.version = h->version;
+	g.ranks = h->ranks;
+	g.ring_bytes = h->ring_bytes;
+	g.ops = h->ops;
+	g.events = h->events;
+	g.creator_pid = h->pid;
+	g.model = h->model;
+	kvr_text_copy(g.model.name, sizeof g.model.name, h->model.name, sizeof h->model.name);
+	kvr_text_copy(g.model.revision, sizeof g.model.revision, h->model.revision,
+		      sizeof h->model.revision);
+	kvr_text_copy(g.model.dtype, sizeof g.model.dtype, h->model.dtype, sizeof h->model.dtype);
+	g.retired_by = takeover.new_epoch;
+	g.tick_done = page.tick_done;
+	memcpy(g.watermark, page.watermark, sizeof g.watermark);
+	g.state = page.proc.state;
+	g.cause = page.proc.cause;
+	g.blamed = page.proc.blamed;
+	g.same_boot = (uint32_t)inspect->same_boot;
+	*ret_group = g;
+	return 0;
+}
+
+static int32_t alive(const struct kvr_inspect *in, const struct kvr_proc *p)
+{
+	switch (kvr_life_of(p->life)) {
+	case KVR_LIFE_NONE:
+		return 0;
+	case KVR_LIFE_DEAD:
+		return -1;
+	case KVR_LIFE_ALIVE:
+		break;
+	}
+	/* Nobody updates a copy on disk: ask for the process itself. */
+	if (in->snapshot && (!in->same_boot || kvr_shm_start_time(p->pid) != p->start_time))
+		return -1;
+	return 1;
+}
+
+int kvr_inspect_proc(struct kvr_inspect *inspect, uint32_t rank, struct kvr_inspect_proc *ret_proc)
+{
+	union {
+		struct kvr_leader_page leader;
+		struct kvr_rank_page rank;
+		struct kvr_proc proc;
+	} page;
+	const struct kvr_layout *l = &inspect->layout;
+	struct kvr_inspect_proc p = { .rank = rank };
+	int err = rank == KVR_LEADER ? 0 : check_rank(inspect, "kvr_inspect_proc", rank);
+
+	if (!err)
+		err = read_page(inspect, rank == KVR_LEADER ? l->leader : kvr_layout_rank(l, rank),
+				&page);
+	if (err)
+		return err;
+	p.pid = page.proc.pid;
+	p.state = page.proc.state;
+	p.alive = alive(inspect, &page.proc);
+	p.in_call = page.proc.in_call;
+	p.call_channel = page.proc.call_arg;
+	p.call_ns = page.proc.call_ns;
+	p.progress_ns = page.proc.progress_ns;
+	p.phase_until = page.proc.phase_until;
+	p.tick_seen = page.proc.tick_seen;
+	p.lost_wakes = page.proc.lost_wakes;
+	p.expired = page.proc.expired;
+	p.mismatches = page.proc.mismatches;
+	_Static_assert(sizeof p.calls == sizeof page.rank.calls, "counts of calls");
+	if (rank == KVR_LEADER) {
+		memcpy(p.calls, page.leader.calls, sizeof p.calls);
+	} else {
+		memcpy(p.calls, page.rank.calls, sizeof p.calls);
+		memcpy(p.taken, page.rank.taken, sizeof p.taken);
+	}
+	*ret_proc = p;
+	return 0;
+}
+
+/* What one ring and its two cursors say; `cells` of the messages lie in scratch. */
+struct ring_copy {
+	uint64_t published_cells, published; /* before the cells were copied */
+	uint64_t later_cells;		     /* and after */
+	uint64_t reader_cells, taken;
+	uint64_t watermark;
+};
+
+/* Words alone: the rank's first, so that it is not seen ahead of the leader. */
+static int read_cursors(struct kvr_inspect *in, uint32_t channel, uint32_t rank,
+			struct ring_copy *ret)
+{
+	const struct kvr_layout *l = &in->layout;
+	uint64_t page = kvr_layout_rank(l, rank), ctl[2];
+	int err = read_at(in, &ret->reader_cells, sizeof(uint64_t),
+			  page + offsetof(struct kvr_rank_page, cursor[0]) +
+				  channel * sizeof(struct kvr_ring_cursor));
+
+	if (!err)
+		err = read_at(in, &ret->taken, sizeof(uint64_t),
+			      page + offsetof(struct kvr_rank_page, taken[0]) +
+				      channel * sizeof(uint64_t));
+	if (!err)
+		err = read_at(in, ctl, sizeof ctl, kvr_layout_ring(l, channel, rank));
+	if (err)
+		return err;
+	ret->published_cells = ctl[0];
+	ret->published = ctl[1];
+	return 0;
+}
+
+static int read_ring(struct kvr_inspect *in, uint32_t channel, uint32_t rank, struct ring_copy *ret)
+{
+	const struct kvr_layout *l = &in->layout;
+	uint64_t off = kvr_layout_ring(l, channel, rank);
+	int err = scratch(in, l->ring_bytes);
+
+	if (!err)
+		err = read_cursors(in, channel, rank, ret);
+	if (!err)
+		err = read_at(in, in->scratch, l->ring_bytes, off + KVR_RING_CTL);
+	if (!err)
+		err = read_at(in, &ret->later_cells, sizeof(uint64_t), off);
+	if (!err)
+		err = read_at(in, &ret->watermark, sizeof(uint64_t),
+			      l->leader + offsetof(struct kvr_leader_page, watermark[0]) +
+				      channel * sizeof(uint64_t));
+	return err;
+}
+
+struct walk {
+	const struct ring_copy *ring;
+	uint64_t capacity;
+	uint32_t channel, rank;
+	uint32_t count; /* of messages met */
+	uint32_t skip;	/* of these, that are too old to return */
+	struct kvr_inspect_message *ret;
+};
+
+/*
+ * Whether the writer may have been inside these cells while they were copied. It writes one message
+ * at a time beyond what it published, a quarter of the ring at most with the padding before it; and
+ * since its count is a relaxed store, it may be a message further than the count says.
+ */
+static int overwritten(const struct walk *w, uint64_t pos)
+{
+	return w->ring->later_cells + w->capacity / 2 - pos > w->capacity;
+}
+
+static void walk_count(void *arg, const struct kvr_ring_msg *msg, uint64_t pos)
+{
+	struct walk *w = arg;
+
+	if (msg->len >= sizeof(struct kvr_msg_head) && !overwritten(w, pos))
+		w->count++;
+}
+
+static void walk_fill(void *arg, const struct kvr_ring_msg *msg, uint64_t pos)
+{
+	struct kvr_inspect_message m = { 0 };
+	struct walk *w = arg;
+	struct kvr_msg_head head;
+
+	if (msg->len < sizeof head || overwritten(w, pos))
+		return;
+	if (w->skip) {
+		w->skip--;
+		return;
+	}
+	memcpy(&head, msg->data, sizeof head);
+	m.channel = w->channel;
+	m.rank = w->rank;
+	m.tag = msg->tag;
+	m.seq = msg->seq;
+	m.len = msg->len - (uint32_t)sizeof head;
+	m.number = head.number;
+	m.request = (struct kvr_request){ .id = head.request,
+					  .space = head.space,
+					  .attempt = head.attempt };
+	memcpy(m.payload, (const uint8_t *)msg->data + sizeof head,
+	       kvr_min(m.len, sizeof m.payload));
+	/* The number in the ring has 32 bits, what was taken has 64. */
+	if ((int32_t)((uint32_t)w->ring->taken - m.seq) > 0)
+		m.read = 1;
+	else if (m.number > w->ring->watermark)
+		m.read = -1;
+	*w->ret++ = m;
+}
+
+int kvr_inspect_messages(struct kvr_inspect *inspect, uint32_t channel, uint32_t rank,
+			 struct kvr_inspect_message *ret_messages, uint32_t max)
+{
+	const struct kvr_layout *l = &inspect->layout;
+	struct ring_copy ring;
+	struct walk w = { .ring = &ring,
+			  .capacity = l->ring_bytes / KVR_RING_CELL,
+			  .channel = channel,
+			  .rank = rank,
+			  .ret = ret_messages };
+	int err = check_ring(inspect, "kvr_inspect_messages", channel, rank);
+
+	if (!err)
+		err = read_ring(inspect, channel, rank, &ring);
+	if (err)
+		return err;
+	kvr_ring_walk(inspect->scratch, l->ring_bytes, ring.published_cells, walk_count, &w);
+	w.skip = w.count > max ? w.count - max : 0;
+	kvr_ring_walk(inspect->scratch, l->ring_bytes, ring.published_cells, walk_fill, &w);
+	return (int)(w.ret - ret_messages);
+}
+
+/* Number of the message that is `seq` in its ring. */
+struct find {
+	uint32_t seq;
+	uint64_t number;
+};
+
+static void walk_find(void *arg, const struct kvr_ring_msg *msg, uint64_t pos)
+{
+	struct find *f = arg;
+
+	(void)pos;
+	if (msg->seq == f->seq && msg->len >= sizeof(struct kvr_msg_head))
+		memcpy(&f->number, msg->data, sizeof f->number);
+}
+
+/* When the leader published message `number`, as far as its recorder still knows; else 0. */
+static int published_ns(struct kvr_inspect *in, uint32_t channel, uint64_t number, uint64_t *ret_ns)
+{
+	uint32_t max = in->layout.events;
+	int err = read_recorder(in, in->layout.leader_rec);
+	struct kvr_event *events;
+
+	if (err)
+		return err;
+	events = calloc(max, sizeof *events);
+	if (!events)
+		return KVR_FAIL(-ENOMEM, "kvr_inspect: no memory for %u events", max);
+	max = kvr_recorder_last(in->scratch, in->layout.events, (int)channel, events, max);
+	for (uint32_t i = 0; i < max; i++)
+		if (events[i].kind == KVR_EV_PUBLISH && events[i].number == number)
+			*ret_ns = events[i].ns;
+	free(events);
+	return 0;
+}
+
+int kvr_inspect_channel(struct kvr_inspect *inspect, uint32_t channel, uint32_t rank,
+			struct kvr_inspect_channel *ret_channel)
+{
+	struct kvr_inspect_channel c = { .channel = channel, .rank = rank };
+	struct ring_copy ring;
+	int err = check_ring(inspect, "kvr_inspect_channel", channel, rank);
+
+	if (!err)
+		err = read_cursors(inspect, channel, rank, &ring);
+	if (!err && ring.published > ring.taken) {
+		struct find f = { .seq = (uint32_t)ring.taken };
+
+		err = read_ring(inspect, channel, rank, &ring);
+		if (!err)
+			kvr_ring_walk(inspect->scratch, inspect->layout.ring_bytes,
+				      ring.published_cells, walk_find, &f);
+		if (!err && f.number)
+			err = published_ns(inspect, channel, f.number, &c.oldest_unread_ns);
+	}
+	if (err)
+		return err;
+	c.published = ring.published;
+	c.taken = ring.taken;
+	c.writer_cells = ring.published_cells;
+	c.reader_cells = ring.reader_cells;
+	*ret_channel = c;
+	return 0;
+}
+
+/* An entry whose word was the same before and after the rest was copied. */
+static int read_op(struct kvr_inspect *in, uint32_t i, struct kvr_op_entry *e)
+{
+	uint64_t off = in->layout.leader_ops + i * sizeof *e, word;
+	int err;
+
+	for (int t = 0; t < TRIES; t++) {
+		err = read_at(in, &word, sizeof word, off);
+		if (err || word == e->word)
+			return err;
+		err = read_at(in, e, sizeof *e, off);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+int kvr_inspect_ops(struct kvr_inspect *inspect, struct kvr_inspect_op *ret_ops, uint32_t max)
+{
+	uint32_t entries = inspect->layout.ops, n = 0;
+	size_t bytes = entries * sizeof(struct kvr_op_entry);
+	int err = scratch(inspect, bytes);
+
+	if (!err)
+		err = read_at(inspect, inspect->scratch, bytes, inspect->layout.leader_ops);
+	for (uint32_t i = 0; !err && i < entries && n < max; i++) {
+		struct kvr_op_entry e;
+		uint32_t stage;
+
+		memcpy(&e, inspect->scratch + i * sizeof e, sizeof e);
+		if (!kvr_word_gen(e.word))
+			continue;
+		err = read_op(inspect, i, &e);
+		stage = kvr_word_code(e.word);
+		if (err || stage < KVR_STAGE_BEGUN || stage >= KVR_STAGE_END)
+			continue;
+		ret_ops[n++] = (struct kvr_inspect_op){
+			.request = { .id = e.request, .space = e.space, .attempt = e.attempt },
+			.entry = i,
+			.kind = e.kind,
+			.stage = stage,
+			.value = kvr_word_value(e.word),
+			.blocks = e.blocks,
+			.begun_ns = e.begun_ns,
+			.stage_ns = e.stage_ns,
+			.acked = e.acked
+		};
+	}
+	return err ? err : (int)n;
+}
+
+int kvr_inspect_events(struct kvr_inspect *inspect, uint32_t rank, int channel, uint32_t max,
+		       void (*fn)(void *arg, uint64_t ns, const char *line), void *arg)
+{
+	const struct kvr_layout *l = &inspect->layout;
+	struct kvr_event *events;
+	uint64_t now = kvr_now();
+	char line[256];
+	int err = 0;
+
+	if (rank == KVR_LEADER) {
+		err = read_recorder(inspect, l->leader_rec);
+	} else {
+		err = check_rank(inspect, "kvr_inspect_events", rank);
+		if (!err)
+			err = read_recorder(inspect, kvr_layout_rank(l, rank) + l->rank_rec);
+	}
+	if (err || !max)
+		return err;
+	max = (uint32_t)kvr_min(max, l->events);
+	events = calloc(max, sizeof *events);
+	if (!events)
+		return KVR_FAIL(-ENOMEM, "kvr_inspect_events: no memory for %u events", max);
+	max = kvr_recorder_last(inspect->scratch, l->events, channel, events, max);
+	for (uint32_t i = 0; i < max; i++) {
+		kvr_event_text(&events[i], now, line, sizeof line);
+		fn(arg, events[i].ns, line);
+	}
+	free(events);
+	return (int)max;
+}
+
+const char *kvr_inspect_state_name(uint32_t state)
+{
+	return kvr_proc_state_name(state);
+}
+
+const char *kvr_inspect_call_name(uint32_t call)
+{
+	return kvr_call_name(call);
+}
+
+const char *kvr_inspect_op_name(uint32_t kind)
+{
+	return kvr_op_kind_name(kind);
+}
+
+struct list {
+	const char *dir;
+	void (*fn)(void *arg, const char *path);
+	void *arg;
+	int count;
+};
+
+static void list_one(void *arg, const char *file)
+{
+	char name[KVR_NAME_MAX], path[KVR_SHM_PATH];
+	enum kvr_shm_kind kind;
+	struct list *l = arg;
+	uint64_t epoch;
+
+	if (kvr_shm_parse(file, name, sizeof name, &kind, &epoch) ||
+	    (kind != KVR_SHM_SEGMENT && kind != KVR_SHM_RETIRED) ||
+	    kvr_shm_path(path, sizeof path, l->dir, name, kind, epoch))
+		return;
+	l->fn(l->arg, path);
+	l->count++;
+}
+
+int kvr_inspect_list(const char *dir, void (*fn)(void *arg, const char *path), void *arg)
+{
+	struct list l = { .dir = dir, .fn = fn, .arg = arg };
+	int err = kvr_shm_list(dir, list_one, &l);
+
+	return err < 0 ? err : l.count;
+}
