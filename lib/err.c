@@ -4,6 +4,7 @@
 #include "err.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,12 +25,14 @@ int kvr_fail(int err, const char *fmt, ...)
 
 int kvr_fail_more(int err, const char *fmt, ...)
 {
+	char text[sizeof sentence]; /* as above */
 	size_t used = strlen(sentence);
 	va_list ap;
 
 	va_start(ap, fmt);
-	vsnprintf(sentence + used, sizeof sentence - used, fmt, ap);
+	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
+	snprintf(sentence + used, sizeof sentence - used, "%s", text);
 	return err;
 }
 
@@ -40,7 +43,7 @@ const char *kvr_explain(void)
 
 const char *kvr_strerror(int err)
 {
-	const char *text = strerrordesc_np(err < 0 ? -err : err);
+	const char *text = strerrordesc_np(err < 0 && err != INT_MIN ? -err : err);
 
 	return text ? text : "unknown error";
 }

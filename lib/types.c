@@ -88,17 +88,46 @@ static int shard_check(const struct kvr_shape *s, uint32_t i, uint32_t ranks)
 	return 0;
 }
 
-static int shards_overlap(const struct kvr_shard *a, const struct kvr_shard *b)
+static int covers(const struct kvr_shard *h, uint32_t layer, uint64_t byte)
 {
-	return a->first_layer < b->first_layer + b->layers &&
-	       b->first_layer < a->first_layer + a->layers && a->offset < b->offset + b->bytes &&
-	       b->offset < a->offset + a->bytes;
+	return h->first_layer <= layer && layer < h->first_layer + h->layers && h->offset <= byte &&
+	       byte < h->offset + h->bytes;
+}
+
+/* Two rectangles overlap exactly where the larger of their first bytes lies in both. */
+static int overlap_check(const struct kvr_shape *s, uint32_t i, uint32_t j)
+{
+	const struct kvr_shard *a = &s->shard[i], *b = &s->shard[j];
+	uint32_t layer = a->first_layer > b->first_layer ? a->first_layer : b->first_layer;
+	uint64_t byte = a->offset > b->offset ? a->offset : b->offset;
+
+	if (!covers(a, layer, byte) || !covers(b, layer, byte))
+		return 0;
+	return KVR_FAIL(-EINVAL,
+			"shape: shards %u and %u overlap: both cover byte %llu of layer group %u",
+			j, i, (unsigned long long)byte, layer);
+}
+
+static int gap_check(const struct kvr_shape *s, uint32_t layer)
+{
+	uint64_t byte = 0;
+
+	while (byte < s->layer_bytes) {
+		uint32_t i = 0;
+
+		while (i < s->shards && !covers(&s->shard[i], layer, byte))
+			i++;
+		if (i == s->shards)
+			return KVR_FAIL(-EINVAL,
+					"shape: no shard covers byte %llu of layer group %u",
+					(unsigned long long)byte, layer);
+		byte = s->shard[i].offset + s->shard[i].bytes;
+	}
+	return 0;
 }
 
 int kvr_shape_check(const struct kvr_shape *shape, uint32_t ranks)
 {
-	uint64_t covered = 0;
-
 	if (shape->shards < 1 || shape->shards > KVR_MAX_SHARDS || ranks < 1 ||
 	    ranks > KVR_MAX_RANKS)
 		return KVR_FAIL(-EINVAL, "shape: %u shards (1 to %u), %u ranks (1 to %u)",
@@ -113,16 +142,17 @@ int kvr_shape_check(const struct kvr_shape *shape, uint32_t ranks)
 
 		if (err)
 			return err;
-		for (uint32_t j = 0; j < i; j++)
-			if (shards_overlap(&shape->shard[i], &shape->shard[j]))
-				return KVR_FAIL(-EINVAL, "shape: shards %u and %u overlap", j, i);
-		covered += shape->shard[i].bytes * shape->shard[i].layers;
+		for (uint32_t j = 0; j < i && !err; j++)
+			err = overlap_check(shape, i, j);
+		if (err)
+			return err;
 	}
-	/* No overlap and inside the block: equal area means that nothing is left out. */
-	if (covered != shape->layer_bytes * shape->layer_groups)
-		return KVR_FAIL(-EINVAL, "shape: the shards cover %llu of %llu bytes",
-				(unsigned long long)covered,
-				(unsigned long long)(shape->layer_bytes * shape->layer_groups));
+	for (uint32_t l = 0; l < shape->layer_groups; l++) {
+		int err = gap_check(shape, l);
+
+		if (err)
+			return err;
+	}
 	return 0;
 }
 

@@ -201,11 +201,11 @@ static const struct {
 	{ SHARDS, 0, 0, "0 shards" },
 	{ SHARDS, 0, 65, "65 shards" },
 	{ SHARDS, 0, UINT32_MAX, "shards" },
-	{ SHARDS, 0, 3, "of 600 bytes" }, /* a gap: the last shard is missing */
+	{ SHARDS, 0, 3, "covers byte 40 of layer group 4" }, /* a gap: the last shard is missing */
 	{ LAYER_GROUPS, 0, 0, "0 layer groups" },
 	{ LAYER_GROUPS, 0, 4097, "4097 layer groups" },
-	{ LAYER_GROUPS, 0, 7, "of 700 bytes" }, /* a layer that nobody writes */
-	{ LAYER_GROUPS, 0, 5, "shard 2" },	/* and one that is not there */
+	{ LAYER_GROUPS, 0, 7, "covers byte 0 of layer group 6" }, /* a layer that nobody writes */
+	{ LAYER_GROUPS, 0, 5, "shard 2" },			  /* and one that is not there */
 	{ LAYER_BYTES, 0, 0, "0 bytes" },
 	{ LAYER_BYTES, 0, (1ull << 30) + 1, "1073741825 bytes" },
 	{ LAYER_BYTES, 0, UINT64_MAX, "bytes" },
@@ -227,7 +227,7 @@ static const struct {
 	{ BYTES, 1, 61, "shard 1" },
 	{ BYTES, 1, UINT64_MAX, "shard 1" },
 	{ BYTES, 1, UINT64_MAX - 39, "shard 1" }, /* offset + bytes is 0 in 64 bits */
-	{ BYTES, 1, 59, "of 600 bytes" },
+	{ BYTES, 1, 59, "covers byte 40 of layer group 4" },
 	{ OFFSET, 1, 41, "shard 1" },
 	{ OFFSET, 1, 100, "shard 1" },
 	{ OFFSET, 1, UINT64_MAX - 59, "shard 1" },
@@ -235,7 +235,7 @@ static const struct {
 	{ FIRST, 2, 3, "shards 0 and 2 overlap" },
 	{ LAYERS, 1, 5, "shards 1 and 3 overlap" },
 	{ BYTES, 0, 41, "shards 0 and 1 overlap" },
-	{ LAYERS, 0, 3, "of 600 bytes" },
+	{ LAYERS, 0, 3, "covers byte 40 of layer group 4" },
 };
 
 START_TEST(test_check_names_what_is_wrong)
