@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The connector: what an inference worker calls. The leader owns the tier (index, host pool, store)
+ * and decides; every rank makes the same calls with the same arguments, learns the decision, and
+ * does its share of the copying. Answers are matched by (request id, space, attempt), never by
+ * order.
+ *
+ *   leader                                 every rank
+ *   lookup      longest stored prefix,     lookup      the same hit
+ *               pinned
+ *   load_begin  reads what is on NVMe      load_begin  where the blocks will be
+ *   load_wait   the ranks' verdict         load_wait   waits, verifies its segments, votes: the
+ *                                                      same number of blocks on every rank
+ *                                          (copies them to the GPU)
+ *   load_done                              load_done   the slots may be reused
+ *   release     drops the pin              release
+ *   store_begin skips what is stored,      store_begin the blocks to copy, and where to
+ *               reserves slots             (copies its spans into them)
+ *   store_copied                           store_copied  hashes its segments, acknowledges
+ *   check_completed(tick)                  check_completed(tick)  the same completions at a tick
+ *   wait_store                             wait_store  until a stage, or the end
+ *   shutdown                               shutdown
+ *
+ * A thread in the leader, the engine, moves operations on whether or not the leader's caller is
+ * busy: from copied to host to written, from read to verified.
+ *
+ * A leader that holds a shard itself opens both: lead(), and join() as rank 0, in one process. For
+ * each call it uses the leader's handle first and the rank's second; for load_wait the rank's
+ * alone.
+ *
+ * One thread at a time may use a handle. Deadlines are absolute (kvr_deadline()). After
+ * -EOWNERDEAD, -ESTALE or -ESHUTDOWN a handle can only be closed. -EINTR: call again with the same
+ * arguments.
+ */
+#ifndef KVRING_CONNECTOR_H
+#define KVRING_CONNECTOR_H
+
+#include "kvring/channel.h"
+#include "kvring/group.h"
+#include "kvring/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kvr_connector;
+
+struct kvr_connector_opts {
+	size_t size;	 /* sizeof(struct kvr_connector_opts) */
+	const char *dir; /* of shared memory; NULL: /dev/shm */
+	const struct kvr_model
+		*model; /* leader: may be NULL (all zero). Rank: compared unless NULL */
+	/* the rest is for the leader */
+	uint32_t ranks;
+	uint32_t ring_bytes, ops, events; /* 0: defaults of group.h */
+	const struct kvr_shape *shape;
+	uint64_t host_bytes;		/* of the pool; a slot is header_bytes + padded block */
+	int32_t numa_node;		/* -1: anywhere, -2: interleaved, else a node */
+	uint32_t store_flags;		/* KVR_STORE_... */
+	const char *const *store_paths; /* see kvr_store_opts; none: host tier only */
+	uint32_t stores;
+	uint32_t reserved;
+	uint64_t store_bytes;	   /* of all devices together; 0: as they are */
+	uint64_t lock_deadline_ns; /* waiting for a dying owner's I/O lock; 0: 5 s from now */
+	void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
+	void *progress_arg;
+};
+
+/*
+ * Leader: creates the group (or takes over a dead one's name), the pool and the store, recovers
+ * what the store holds, and starts the engine. Errors: those of kvr_group_create() and
+ * kvr_store_open(); -EINVAL with the argument; -ENOSPC with bytes needed and found.
+ */
+KVR_API int kvr_connector_lead(const char *name, const struct kvr_connector_opts *opts,
+			       struct kvr_connector **ret_connector);
+/* Rank: attaches, maps the pool. opts may be NULL. Errors: those of kvr_group_attach(). */
+KVR_API int kvr_connector_join(const char *name, uint32_t rank,
+			       const struct kvr_connector_opts *opts, uint64_t deadline_ns,
+			       struct kvr_connector **ret_connector);
+
+/*
+ * Leader: finds and pins the prefix (one pin a request, replaced by a repeated lookup), publishes.
+ * Rank: takes the answer of that request. The same on all ranks.
+ */
+KVR_API int kvr_connector_lookup(struct kvr_connector *c, const struct kvr_request *request,
+				 const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
+				 struct kvr_hit *ret_hit);
+/* Drops the pin of lookup. Blocks that a running load uses stay until it ends. No message. */
+KVR_API int kvr_connector_release(struct kvr_connector *c, const struct kvr_request *request);
+
+/* A block of an operation. */
+struct kvr_block {
+	uint32_t index; /* in the keys of the call */
+	uint32_t slot;
+	uint8_t *payload; /* block_bytes in the pool; this rank's spans of it are its own */
+};
+
+/* A run of bytes within a block. */
+struct kvr_span {
+	uint64_t offset;
+	uint64_t bytes;
+};
+
+/* The spans of a block that this rank writes (or reads), in order, adjacent ones merged. Returns
+ * their number, also when it is larger than max. */
+KVR_API uint32_t kvr_connector_spans(const struct kvr_connector *c, int write,
+				     struct kvr_span *ret_spans, uint32_t max);
+/* Blocks that one operation can have at most. */
+KVR_API uint32_t kvr_connector_max_blocks(const struct kvr_connector *c);
+/* Slots of the pool. */
+KVR_API uint32_t kvr_connector_pool_slots(const struct kvr_connector *c);
+/* The pool's mapping, for pinning it to a GPU. */
+KVR_API void *kvr_connector_pool(const struct kvr_connector *c, uint64_t *ret_bytes);
+
+/*
+ * Stores keys[0..n). Leader: skips blocks that are stored or on their way, reserves slots for the
+ * others as far as the pool has room, waiting for at least one until the deadline, and publishes.
+ * All: ret_blocks (room for max, at least min(n, max_blocks)) gets the blocks to copy; *ret_covered
+ * how many of the keys were handled: call again with a higher attempt for the rest. Returns the
+ * number of blocks to copy; 0 when all covered keys are known. The operation ends when all covered
+ * keys are written, also those that another store brought on their way. -EAGAIN: no room until the
+ * deadline, or the table is full (the sentence says which): the same on all ranks (which wait up to
+ * a second longer for it), and there is no operation. -EEXIST: that request and attempt already
+ * stores.
+ */
+KVR_API int kvr_connector_store_begin(struct kvr_connector *c, const struct kvr_request *request,
+				      const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
+				      struct kvr_block *ret_blocks, uint32_t max,
+				      uint32_t *ret_covered);
+/* Rank: this rank's spans of all blocks are copied (status 0): hashes them and acknowledges; or
+ * could not be (status < 0): the operation fails with it on all ranks. Leader: nothing to do. */
+KVR_API int kvr_connector_store_copied(struct kvr_connector *c, const struct kvr_request *request,
+				       int status);
+/*
+ * Waits until the store of that request reaches `stage` (COPIED, HOST, WRITTEN) or ends. 0 when the
+ * stage was reached (a store without devices ends at HOST and counts as reached); the cause
+ * (-errno) when it failed; -ENOENT: no such store is known here.
+ */
+KVR_API int kvr_connector_wait_store(struct kvr_connector *c, const struct kvr_request *request,
+				     enum kvr_stage stage, uint64_t deadline_ns);
+
+/*
+ * Loads the first n blocks of the request's lookup. Leader: starts reads of what is only on NVMe,
+ * publishes. Returns the number of blocks that are being loaded, at most n (fewer when the pool has
+ * no room for more until the deadline); -ENOENT: no lookup of that request is pinned; -EAGAIN.
+ */
+KVR_API int kvr_connector_load_begin(struct kvr_connector *c, const struct kvr_request *request,
+				     uint32_t n, uint64_t deadline_ns);
+/*
+ * Rank: waits until the bytes are in the pool, verifies the header pages and the segments this rank
+ * reads (keys: those of lookup), votes, and waits for the others' votes. Returns the number of
+ * leading blocks that are good on every rank, the same for all, and the blocks. Leader: waits for
+ * that number. The blocks stay until load_done. Leader: blocks of which the ranks are done already
+ * are zero.
+ */
+KVR_API int kvr_connector_load_wait(struct kvr_connector *c, const struct kvr_request *request,
+				    const struct kvr_key *keys, uint64_t deadline_ns,
+				    struct kvr_block *ret_blocks, uint32_t max);
+/* Rank: copied out; the slots may be reused. Leader: nothing to do. */
+KVR_API int kvr_connector_load_done(struct kvr_connector *c, const struct kvr_request *request);
+
+enum kvr_tick_mode {
+	KVR_TICK, /* leader: ends tick T (> the last). Rank: waits for tick T; all up to it */
+	KVR_NEXT, /* leader: the next tick. Rank: waits for the tick after its last */
+	KVR_NOW	  /* leader: the next tick. Rank: what there is, without waiting */
+};
+
+/*
+ * Leader: publishes what was passed since its last tick, under that tick. Rank: every completion
+ * stamped up to the tick that it has not had. Skipping ticks or asking twice is harmless; after the
+ * same tick all ranks had the same set in the same order. Returns their number; *ret_tick (may be
+ * NULL) is the tick reached. -EMSGSIZE: more than max; nothing is lost, call with more room.
+ */
+KVR_API int kvr_connector_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode,
+					  uint64_t tick, uint64_t deadline_ns,
+					  struct kvr_completion *ret_completions, uint32_t max,
+					  uint64_t *ret_tick);
+
+/*
+ * The good end. Leader: lets operations in flight end, tells what ended at a last tick, announces
+ * the end, waits for the ranks of other processes to leave. Rank: waits for the announcement, which
+ * comes after everything published before. 0, or -ETIMEDOUT naming what did not end. Close
+ * afterwards in any case.
+ */
+KVR_API int kvr_connector_shutdown(struct kvr_connector *c, uint64_t deadline_ns);
+/* Drops the handle. Leader without shutdown: operations in flight are lost; nothing that was
+ * written is. Removes the names in shared memory. NULL is fine. */
+KVR_API void kvr_connector_close(struct kvr_connector *c);
+
+/* Leader: counters. */
+KVR_API int kvr_connector_stats(struct kvr_connector *c, struct kvr_stats *ret_stats);
+/* Leader: the i-th degradation as a sentence, or NULL. Valid until close. */
+KVR_API const char *kvr_connector_degraded(struct kvr_connector *c, uint32_t i);
+/* The group and the channels underneath, for the caller's own channels. */
+KVR_API struct kvr_group *kvr_connector_group(struct kvr_connector *c);
+KVR_API struct kvr_channels *kvr_connector_channels(struct kvr_connector *c);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

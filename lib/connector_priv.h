@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Shared by the connector's files: what travels on its channels, and a rank's memory of operations.
+ * Everything a rank reads from a message was copied out of the ring and is bounded before use.
+ */
+#ifndef KVR_CONNECTOR_PRIV_H
+#define KVR_CONNECTOR_PRIV_H
+
+#include "engine.h"
+#include "kvring/connector.h"
+
+#define KVR_CONFIG_CONNECTOR 1u /* kvr_seg_header.config_kind */
+#define KVR_CONFIG_VERSION 1u
+#define KVR_OPEN_LISTS 64u /* as many operations wait for a rank at once (engine) */
+
+/* kvr_seg_header.config */
+struct kvr_conn_config {
+	uint32_t version;
+	uint32_t max_blocks;
+	uint64_t pool_slots;
+	uint64_t slot_bytes;
+	struct kvr_shape shape;
+};
+_Static_assert(sizeof(struct kvr_conn_config) <= KVR_CONFIG_MAX, "config");
+
+/* Payload of LOOKUP_RESULT. */
+struct kvr_wire_lookup {
+	uint32_t blocks, host, nvme;
+	int32_t status;
+};
+/* STORE_BEGIN and LOAD_BEGIN: a struct kvr_engine_answer, then `count` struct kvr_engine_block. */
+_Static_assert(sizeof(struct kvr_engine_answer) == 24, "wire");
+_Static_assert(sizeof(struct kvr_engine_block) == 16, "wire");
+
+/* STORE_COMPLETE: the head, then `count` records. */
+struct kvr_wire_complete {
+	uint64_t tick;
+	uint32_t count;
+	uint32_t reserved;
+};
+struct kvr_wire_record {
+	uint64_t id, space;
+	uint32_t attempt;
+	uint8_t kind, stage;
+	uint16_t reserved;
+	int32_t status;
+	uint32_t blocks;
+	uint32_t entry, gen; /* which operation: names can be used again */
+};
+_Static_assert(sizeof(struct kvr_wire_record) == 40, "wire");
+
+/* What a rank knows of an operation. */
+struct kvr_rank_op {
+	struct kvr_request req;
+	uint32_t used, kind, entry, gen;
+	uint32_t n;
+	uint32_t list;	  /* which list of blocks it holds, or UINT32_MAX */
+	uint32_t stage;	  /* of the end, once a completion told it; else 0 */
+	uint32_t reached; /* last stage before the end that completions told */
+	int32_t status;
+	uint32_t voted, good;
+	uint32_t next; /* in its bucket */
+};
+
+struct kvr_rank_ops {
+	struct kvr_rank_op *ops;
+	uint32_t *buckets;
+	uint32_t capacity; /* power of two */
+	uint32_t cursor;
+	struct kvr_engine_block *lists; /* [KVR_OPEN_LISTS][max_blocks] */
+	uint64_t lists_used;
+	/* completions taken from the ring, not yet given to the caller */
+	struct kvr_completion *pending;
+	uint64_t head, tail;
+	uint64_t pending_mask;
+};
+
+struct kvr_connector {
+	struct kvr_group *group;
+	struct kvr_channels *channels;
+	struct kvr_engine *engine; /* leader */
+	struct kvr_conn_config config;
+	struct kvr_geometry geo;
+	struct kvr_pool pool;		     /* rank */
+	struct kvr_rank_ops known;	     /* rank */
+	uint32_t shard_base[KVR_MAX_SHARDS]; /* segment number of each shard's first */
+	struct kvr_engine_block *blocks;     /* leader: scratch */
+	struct kvr_engine_name *names;	     /* leader: scratch, [chunk] */
+	uint32_t chunk;			     /* records a message holds */
+	uint8_t *message;		     /* leader: scratch */
+	uint32_t max_payload;
+	uint32_t rank; /* or KVR_LEADER */
+	int event_fd;
+	uint64_t tick;	    /* leader: last done. rank: last returned */
+	uint64_t open_tick; /* leader: tick whose publishing was interrupted, or 0 */
+	uint32_t open_told; /* leader: records that it published before */
+	int pid;	    /* a forked child holds a handle that is inert */
+};
+
+/* A rank waits this much longer than its caller said for the leader's answer to a begin: a leader
+ * that finds no room until the same deadline says so to all. */
+#define KVR_ANSWER_GRACE_NS 1000000000ull
+
+/* The rank's part of each call. */
+int kvr_rank_open(struct kvr_connector *c);
+void kvr_rank_close(struct kvr_connector *c);
+int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req, uint64_t deadline_ns,
+		    uint32_t n, struct kvr_hit *ret_hit);
+int kvr_rank_store_begin(struct kvr_connector *c, const struct kvr_request *req,
+			 const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
+			 struct kvr_block *ret_blocks, uint32_t *ret_covered);
+int kvr_rank_store_copied(struct kvr_connector *c, const struct kvr_request *req, int status);
+int kvr_rank_wait_store(struct kvr_connector *c, const struct kvr_request *req,
+			enum kvr_stage stage, uint64_t deadline_ns);
+int kvr_rank_load_begin(struct kvr_connector *c, const struct kvr_request *req, uint32_t n,
+			uint64_t deadline_ns);
+int kvr_rank_load_wait(struct kvr_connector *c, const struct kvr_request *req,
+		       const struct kvr_key *keys, uint64_t deadline_ns,
+		       struct kvr_block *ret_blocks, uint32_t max);
+int kvr_rank_load_done(struct kvr_connector *c, const struct kvr_request *req);
+int kvr_rank_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
+			     uint64_t deadline_ns, struct kvr_completion *ret, uint32_t max,
+			     uint64_t *ret_tick);
+
+#endif

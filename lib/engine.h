@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine: the leader's own thread, and the only place where the ring half (group, operation and
+ * ack words) meets the storage half (tier, pool, store).
+ *
+ * Progress model. The leader's caller begins operations and publishes messages; everything after
+ * that is the engine's: it reads the ranks' ack words, seals and publishes blocks, drives I/O,
+ * writes the operations' state words, and wakes waiters. So a store reaches "written" and a rank in
+ * wait_store returns while the leader's caller is inside a forward pass. The engine never writes
+ * into a ring: rings keep one writer, the caller's thread.
+ *
+ *   O1 engine/caller under the lock: store-release of an op entry's word   O2 rank: load-acquire
+ *      without it: a rank sees a stage of an entry whose request it cannot read yet, or bytes in
+ *      the pool that are not there
+ *   A1 rank: store-release of its ack word      A2 engine: load-acquire
+ *      without it: blocks are published whose bytes or checksums are still on their way
+ *
+ * One lock covers operations and tier. The engine sleeps in poll() on an eventfd (the group's
+ * watcher feeds it when a rank rings; callers feed it with new work) and on the devices.
+ */
+#ifndef KVR_ENGINE_H
+#define KVR_ENGINE_H
+
+#include "group.h"
+#include "kvring/store.h"
+#include "pool.h"
+
+struct kvr_engine;
+
+struct kvr_engine_opts {
+	struct kvr_pool_opts pool;
+	struct kvr_store_opts store; /* npaths 0: no store. Its pool fields are the engine's */
+	uint32_t max_blocks;	     /* of one operation */
+	int event_fd;		     /* the one the group's watcher feeds; stays the caller's */
+};
+
+/* Makes pool and store, recovers, starts the thread. The group stays the caller's. */
+int kvr_engine_start(struct kvr_group *group, const struct kvr_engine_opts *opts,
+		     struct kvr_engine **ret_engine);
+/* Drains I/O (5 s at most), closes store and pool, frees. */
+void kvr_engine_stop(struct kvr_engine *e);
+struct kvr_pool *kvr_engine_pool(struct kvr_engine *e);
+
+/* One block of an answer to the ranks. */
+struct kvr_engine_block {
+	uint32_t index; /* in the caller's keys */
+	uint32_t slot;
+	uint64_t sum; /* load: of the sealed header page. store: hash of the key */
+};
+
+/* Which operation a completion is of: names can be used again, entry and generation are unique. */
+struct kvr_engine_name {
+	uint32_t entry, gen;
+};
+
+/* What a begin decided; goes to the ranks as it is. */
+struct kvr_engine_answer {
+	uint32_t entry, gen;
+	uint32_t count;	  /* of blocks */
+	uint32_t covered; /* store: keys handled */
+	int32_t status;	  /* 0, or -errno: no operation was begun */
+	uint32_t reserved;
+};
+
+/* The calls of connector.h, leader's part; blocks has room for max_blocks. Return -EOWNERDEAD and
+ * the like when the group is over, -EINTR; any other failure of a begin is in answer->status. */
+int kvr_engine_lookup(struct kvr_engine *e, const struct kvr_request *req,
+		      const struct kvr_key *keys, uint32_t n, struct kvr_hit *ret_hit);
+int kvr_engine_release(struct kvr_engine *e, const struct kvr_request *req);
+int kvr_engine_store_begin(struct kvr_engine *e, const struct kvr_request *req,
+			   const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
+			   struct kvr_engine_answer *ret_answer, struct kvr_engine_block *blocks);
+int kvr_engine_load_begin(struct kvr_engine *e, const struct kvr_request *req, uint32_t n,
+			  uint64_t deadline_ns, struct kvr_engine_answer *ret_answer,
+			  struct kvr_engine_block *blocks);
+/* The answer of a begin is published: the operation starts. Or it could not be published, no rank
+ * learned of it: it never was. */
+void kvr_engine_begun(struct kvr_engine *e, const struct kvr_engine_answer *answer);
+void kvr_engine_cancel(struct kvr_engine *e, const struct kvr_engine_answer *answer);
+/* Until the operation reaches `stage` or ends. Returns the value of its word (good blocks), or
+ * -errno. */
+int kvr_engine_wait_op(struct kvr_engine *e, const struct kvr_request *req, enum kvr_op_kind kind,
+		       enum kvr_stage stage, uint64_t deadline_ns);
+/* The blocks of a running load, for a leader that asks. Returns their number. */
+int kvr_engine_op_blocks(struct kvr_engine *e, const struct kvr_request *req,
+			 struct kvr_engine_block *blocks, uint32_t max);
+
+/* Records that no tick was finished with, oldest first, from the from-th on: copies up to max.
+ * Returns their number. */
+uint32_t kvr_engine_records(struct kvr_engine *e, uint32_t from, struct kvr_completion *ret,
+			    struct kvr_engine_name *ret_names, uint32_t max);
+/* The first n of them were told by a finished tick: their operations' entries may be used again. */
+void kvr_engine_told(struct kvr_engine *e, uint32_t n);
+
+/* Waits until no operation is in flight. */
+int kvr_engine_drain(struct kvr_engine *e, uint64_t deadline_ns);
+void kvr_engine_stats(struct kvr_engine *e, struct kvr_stats *ret_stats);
+const char *kvr_engine_degraded(struct kvr_engine *e, uint32_t i);
+
+#endif

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the leader's caller asks of the engine: lookup, begin, wait. Under the engine's lock. */
+#include "engine_priv.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "err.h"
+#include "hash.h"
+#include "util.h"
+
+static struct kvr_pin *pin_find(struct kvr_engine *e, const struct kvr_request *req)
+{
+	for (uint32_t i = 0; i < e->pin_count; i++)
+		if (kvr_request_equal(&e->pins[i].req, req))
+			return &e->pins[i];
+	return NULL;
+}
+
+static void pin_drop(struct kvr_engine *e, struct kvr_pin *pin)
+{
+	struct kvr_pin *last = &e->pins[e->pin_count - 1], dropped = *pin;
+
+	kvr_tier_unpin(&e->tier, pin->ids, pin->n);
+	*pin = *last;
+	last->ids = dropped.ids; /* each entry keeps a part of pin_ids of its own */
+	e->pin_count--;
+}
+
+int kvr_engine_lookup(struct kvr_engine *e, const struct kvr_request *req,
+		      const struct kvr_key *keys, uint32_t n, struct kvr_hit *ret_hit)
+{
+	uint32_t most = (uint32_t)kvr_min(e->opts.max_blocks, e->pool.slots), host;
+	struct kvr_pin *pin;
+	int err = 0;
+
+	pthread_mutex_lock(&e->lock);
+	pin = pin_find(e, req);
+	if (pin)
+		pin_drop(e, pin);
+	if (e->pin_count == e->group->layout.ops) {
+		err = KVR_FAIL(-EAGAIN,
+			       "lookup of request %llu/%u: %u requests hold pins already; release "
+			       "those that ended",
+			       (unsigned long long)req->id, req->attempt, e->pin_count);
+	} else {
+		pin = &e->pins[e->pin_count];
+		pin->req = *req;
+		pin->n = kvr_tier_match(&e->tier, req->space, keys, n < most ? n : most, pin->ids,
+					&host);
+		*ret_hit =
+			(struct kvr_hit){ .blocks = pin->n, .host = host, .nvme = pin->n - host };
+		e->pin_count += pin->n > 0;
+		e->stats.lookups++;
+		e->stats.lookup_keys += n;
+		e->stats.hit_blocks += pin->n;
+		e->stats.hit_blocks_host += host;
+		e->stats.hit_blocks_nvme += pin->n - host;
+	}
+	pthread_mutex_unlock(&e->lock);
+	return err;
+}
+
+int kvr_engine_release(struct kvr_engine *e, const struct kvr_request *req)
+{
+	struct kvr_pin *pin;
+
+	pthread_mutex_lock(&e->lock);
+	pin = pin_find(e, req);
+	if (pin)
+		pin_drop(e, pin);
+	pthread_mutex_unlock(&e->lock);
+	return 0;
+}
+
+/* A begin that may have to wait for room in the pool. */
+struct begin {
+	struct kvr_engine *e;
+	const struct kvr_request *req;
+	const struct kvr_key *keys; /* stores */
+	uint32_t n;
+	enum kvr_op_kind kind;
+	struct kvr_engine_answer *answer;
+	struct kvr_engine_block *blocks;
+	struct kvr_op *op;
+	char reason[256]; /* why the last try found no room */
+};
+
+static void refuse(struct begin *b, int status)
+{
+	snprintf(b->reason, sizeof b->reason, "%s", kvr_explain());
+	*b->answer = (struct kvr_engine_answer){ .status = status };
+}
+
+/* An entry for a new operation, or the reason why there is none. *ret_final: waiting does not help.
+ */
+static int begin_op(struct begin *b, int *ret_final)
+{
+	struct kvr_engine *e = b->e;
+	struct kvr_op *old = kvr_op_find(e, b->req, b->kind);
+
+	*ret_final = 1;
+	if (old && old->used && old->stage < KVR_STAGE_END)
+		return KVR_FAIL(-EEXIST,
+				"request %llu attempt %u already has a %s; raise the attempt",
+				(unsigned long long)b->req->id, b->req->attempt,
+				kvr_op_kind_name(b->kind));
+	if (!e->free_count)
+		return KVR_FAIL(-EAGAIN,
+				"all %u entries of the operation table are in use; call "
+				"check_completed so that ended ones can go",
+				e->group->layout.ops);
+	*ret_final = 0;
+	if (e->open_count >= KVR_OPEN_OPS)
+		return KVR_FAIL(-EAGAIN, "%u operations wait for ranks, the most at once",
+				e->open_count);
+	b->op = kvr_op_new(e, b->req, b->kind);
+	return 0;
+}
+
+/* The operation is as it will be; it starts when its answer is published (kvr_engine_begun). */
+static int begin_decided(struct begin *b, uint32_t covered)
+{
+	struct kvr_op *op = b->op;
+
+	op->good = op->kind == KVR_OP_LOAD ? op->n : 0;
+	*b->answer = (struct kvr_engine_answer){ .entry = kvr_op_entry(b->e, op),
+						 .gen = op->gen,
+						 .count = op->blocks,
+						 .covered = covered };
+	return 1;
+}
+
+static int begin_refused(struct begin *b, int status, int final)
+{
+	if (b->op)
+		kvr_op_drop(b->e, b->op);
+	b->op = NULL;
+	refuse(b, status);
+	return final;
+}
+
+static void begin_add(struct begin *b, uint32_t id, uint32_t own)
+{
+	kvr_tier_pin(&b->e->tier, &id, 1);
+	b->op->own[b->op->n] = (uint8_t)own;
+	b->op->ids[b->op->n++] = id;
+}
+
+/* 1: decided (the answer says what), 0: no room at all yet. */
+static int try_store(struct begin *b)
+{
+	struct kvr_engine *e = b->e;
+	uint32_t covered;
+	int final, err = begin_op(b, &final);
+
+	if (err)
+		return begin_refused(b, err, final);
+	for (covered = 0; covered < b->n && covered < e->opts.max_blocks; covered++) {
+		const struct kvr_key *key = &b->keys[covered];
+		uint32_t id = kvr_index_find(&e->tier.index, b->req->space, key);
+
+		if (id != KVR_INDEX_NONE) {
+			begin_add(b, id, 0);
+			continue;
+		}
+		if (kvr_tier_reserve(&e->tier, b->req->space, key, &id))
+			break;
+		struct kvr_slot_header *h =
+			(void *)kvr_pool_image(&e->pool, e->tier.blocks[id].slot);
+
+		memset(h, 0, e->geo.header_bytes);
+		h->key = *key; /* the seed of the ranks' sums */
+		b->blocks[b->op->blocks++] =
+			(struct kvr_engine_block){ covered, e->tier.blocks[id].slot,
+						   kvr_hash(key, sizeof *key, b->req->space) };
+		begin_add(b, id, 1);
+	}
+	if (!covered && b->n)
+		return begin_refused(b,
+				     KVR_FAIL(-EAGAIN,
+					      "no slot of the pool's %llu can be freed: all are "
+					      "pinned, being copied or being written",
+					      (unsigned long long)e->pool.slots),
+				     0);
+	return begin_decided(b, covered);
+}
+
+static int try_load(struct begin *b)
+{
+	struct kvr_engine *e = b->e;
+	struct kvr_pin *pin = pin_find(e, b->req);
+	uint32_t n = pin && pin->n < b->n ? pin->n : b->n;
+	int final = 1, err;
+
+	if (!pin)
+		err = KVR_FAIL(-ENOENT, "request %llu attempt %u has no pinned lookup",
+			       (unsigned long long)b->req->id, b->req->attempt);
+	else
+		err = begin_op(b, &final);
+	if (err)
+		return begin_refused(b, err, final);
+	for (uint32_t i = 0; i < n; i++) {
+		struct kvr_tier_block *blk = &e->tier.blocks[pin->ids[i]];
+
+		if (blk->dead)
+			break;
+		if (blk->slot == KVR_NO_SLOT) {
+			if (kvr_tier_fetch(&e->tier, pin->ids[i]))
+				break;
+			e->read_queue[e->read_tail++ & e->queue_mask] = pin->ids[i];
+		}
+		b->blocks[b->op->blocks++] = (struct kvr_engine_block){ i, blk->slot, blk->sum };
+		begin_add(b, pin->ids[i], 0);
+	}
+	if (!b->op->n && n && !e->tier.blocks[pin->ids[0]].dead)
+		return begin_refused(b,
+				     KVR_FAIL(-EAGAIN,
+					      "no slot of the pool's %llu can be freed for a load",
+					      (unsigned long long)e->pool.slots),
+				     0);
+	return begin_decided(b, 0);
+}
+
+static int begin_ready(void *arg)
+{
+	struct begin *b = arg;
+	int done;
+
+	pthread_mutex_lock(&b->e->lock);
+	/* After a death nothing is reserved: slots that a survivor still copies from must not move.
+	 */
+	if (b->e->group_error)
+		done = 0;
+	else
+		done = b->kind == KVR_OP_STORE ? try_store(b) : try_load(b);
+	b->e->waiting = !done;
+	pthread_mutex_unlock(&b->e->lock);
+	return done;
+}
+
+static int begin(struct begin *b, uint64_t deadline_ns)
+{
+	char what[96];
+	int err;
+
+	snprintf(what, sizeof what, "room for a %s of request %llu/%u", kvr_op_kind_name(b->kind),
+		 (unsigned long long)b->req->id, b->req->attempt);
+	err = kvr_group_wait(b->e->group, begin_ready, b, deadline_ns, what);
+	if (err > 0 && b->answer->status)
+		return kvr_fail(0, "%s", b->reason);
+	if (err > 0)
+		return 0;
+	if (err != -ETIMEDOUT)
+		return err;
+	/* What the last try said is the reason; the answer carries the number to the ranks. */
+	return kvr_fail(0, "no %s until the deadline: %s", what, b->reason);
+}
+
+int kvr_engine_store_begin(struct kvr_engine *e, const struct kvr_request *req,
+			   const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
+			   struct kvr_engine_answer *ret_answer, struct kvr_engine_block *blocks)
+{
+	struct begin b = { e, req, keys, n, KVR_OP_STORE, ret_answer, blocks, NULL, "" };
+
+	return begin(&b, deadline_ns);
+}
+
+int kvr_engine_load_begin(struct kvr_engine *e, const struct kvr_request *req, uint32_t n,
+			  uint64_t deadline_ns, struct kvr_engine_answer *ret_answer,
+			  struct kvr_engine_block *blocks)
+{
+	struct begin b = { e, req, NULL, n, KVR_OP_LOAD, ret_answer, blocks, NULL, "" };
+
+	return begin(&b, deadline_ns);
+}
+
+struct op_wait {
+	struct kvr_engine *e;
+	const struct kvr_request *req;
+	enum kvr_op_kind kind;
+	enum kvr_stage stage;
+	uint32_t value;
+};
+
+static int op_ready(void *arg)
+{
+	struct op_wait *w = arg;
+	struct kvr_op *op;
+	int done = 0;
+
+	pthread_mutex_lock(&w->e->lock);
+	op = kvr_op_find(w->e, w->req, w->kind);
+	if (!op) {
+		done = KVR_FAIL(-ENOENT, "no %s of request %llu/%u is known",
+				kvr_op_kind_name(w->kind), (unsigned long long)w->req->id,
+				w->req->attempt);
+	} else if (op->reached >= w->stage) {
+		w->value = op->good;
+		done = 1;
+	} else if (op->stage >= KVR_STAGE_END) {
+		done = KVR_FAIL(op->status ? op->status : -ECANCELED,
+				"%s of request %llu/%u ended as %s: %s", kvr_op_kind_name(w->kind),
+				(unsigned long long)w->req->id, w->req->attempt,
+				kvr_stage_name(op->stage), kvr_strerror(op->status));
+	}
+	w->e->waiting = !done;
+	pthread_mutex_unlock(&w->e->lock);
+	return done;
+}
+
+int kvr_engine_wait_op(struct kvr_engine *e, const struct kvr_request *req, enum kvr_op_kind kind,
+		       enum kvr_stage stage, uint64_t deadline_ns)
+{
+	struct op_wait w = { e, req, kind, stage, 0 };
+	char what[96];
+	int err;
+
+	snprintf(what, sizeof what, "stage %s of the %s of request %llu/%u", kvr_stage_name(stage),
+		 kvr_op_kind_name(kind), (unsigned long long)req->id, req->attempt);
+	err = kvr_group_wait(e->group, op_ready, &w, deadline_ns, what);
+	return err > 0 ? (int)w.value : err;
+}
+
+int kvr_engine_op_blocks(struct kvr_engine *e, const struct kvr_request *req,
+			 struct kvr_engine_block *blocks, uint32_t max)
+{
+	struct kvr_op *op;
+	int n = 0;
+
+	pthread_mutex_lock(&e->lock);
+	op = kvr_op_find(e, req, KVR_OP_LOAD);
+	if (op && op->stage < KVR_STAGE_END)
+		for (; n < (int)kvr_min(op->good, max); n++) {
+			struct kvr_tier_block *blk = &e->tier.blocks[op->ids[n]];
+
+			blocks[n] = (struct kvr_engine_block){ (uint32_t)n, blk->slot, blk->sum };
+		}
+	pthread_mutex_unlock(&e->lock);
+	return n;
+}
+
+void kvr_engine_begun(struct kvr_engine *e, const struct kvr_engine_answer *answer)
+{
+	pthread_mutex_lock(&e->lock);
+	kvr_op_stage(e, &e->ops[answer->entry], KVR_STAGE_BEGUN, 0, 0);
+	pthread_mutex_unlock(&e->lock);
+	kvr_engine_wake(e);
+}
+
+void kvr_engine_cancel(struct kvr_engine *e, const struct kvr_engine_answer *answer)
+{
+	pthread_mutex_lock(&e->lock);
+	if (!e->group_error)
+		kvr_op_drop(e, &e->ops[answer->entry]);
+	pthread_mutex_unlock(&e->lock);
+}
+
+uint32_t kvr_engine_records(struct kvr_engine *e, uint32_t from, struct kvr_completion *ret,
+			    struct kvr_engine_name *ret_names, uint32_t max)
+{
+	uint32_t n = 0;
+
+	pthread_mutex_lock(&e->lock);
+	for (uint64_t i = e->done_head + from; i < e->done_tail && n < max; i++, n++) {
+		const struct kvr_engine_record *r = &e->done[i & e->done_mask];
+
+		ret[n] = r->c;
+		ret_names[n] = (struct kvr_engine_name){ r->entry, r->gen };
+	}
+	pthread_mutex_unlock(&e->lock);
+	return n;
+}
+
+void kvr_engine_told(struct kvr_engine *e, uint32_t n)
+{
+	const uint32_t ops = e->group->layout.ops;
+
+	pthread_mutex_lock(&e->lock);
+	while (n--) {
+		const struct kvr_engine_record *r = &e->done[e->done_head++ & e->done_mask];
+
+		if (r->end) {
+			e->ops[r->entry].used = 0;
+			e->free_ops[(e->free_head + e->free_count++) % ops] = r->entry;
+		}
+	}
+	pthread_mutex_unlock(&e->lock);
+}
+
+static int drained(void *arg)
+{
+	struct kvr_engine *e = arg;
+	int done;
+
+	pthread_mutex_lock(&e->lock);
+	done = !e->active_count && !e->io_running && e->write_head == e->write_tail;
+	e->waiting = !done;
+	pthread_mutex_unlock(&e->lock);
+	return done;
+}
+
+int kvr_engine_drain(struct kvr_engine *e, uint64_t deadline_ns)
+{
+	int err = kvr_group_wait(e->group, drained, e, deadline_ns, "the end of all operations");
+
+	return err > 0 ? 0 : err;
+}
+
+void kvr_engine_stats(struct kvr_engine *e, struct kvr_stats *ret_stats)
+{
+	pthread_mutex_lock(&e->lock);
+	*ret_stats = e->stats;
+	ret_stats->epoch = e->group->header.epoch;
+	ret_stats->blocks_recovered = e->tier.recovered;
+	ret_stats->host_evictions = e->tier.host_evictions;
+	ret_stats->nvme_evictions = e->tier.disk_evictions;
+	ret_stats->pool_slots = e->pool.slots;
+	ret_stats->pool_free = e->tier.free_slot_count;
+	ret_stats->store_slots = e->info.slots;
+	ret_stats->store_used = e->info.used;
+	ret_stats->bytes_read = e->info.bytes_read;
+	ret_stats->bytes_written = e->info.bytes_written;
+	pthread_mutex_unlock(&e->lock);
+}

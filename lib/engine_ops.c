@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations: their table, their stages, and how acknowledgements and I/O move them on. */
+#include "engine_priv.h"
+
+#include <errno.h>
+
+#include "atomic.h"
+#include "clock.h"
+
+static struct kvr_op_entry *entry_of(struct kvr_engine *e, const struct kvr_op *op)
+{
+	const struct kvr_layout *l = &e->group->layout;
+	void *table = e->group->own + (l->leader_ops - l->leader);
+
+	return (struct kvr_op_entry *)table + kvr_op_entry(e, op);
+}
+
+static void record(struct kvr_engine *e, struct kvr_op *op, uint32_t stage, int status, int end)
+{
+	e->done[e->done_tail++ & e->done_mask] =
+		(struct kvr_engine_record){ .c = { .request = op->req,
+						   .kind = op->kind,
+						   .stage = stage,
+						   .status = status,
+						   .blocks = op->blocks },
+					    .entry = kvr_op_entry(e, op),
+					    .gen = op->gen,
+					    .end = (uint32_t)end };
+}
+
+void kvr_op_stage(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage, uint32_t value,
+		  int recorded)
+{
+	struct kvr_op_entry *entry = entry_of(e, op);
+
+	if (stage < KVR_STAGE_FAILED)
+		op->reached = stage;
+	op->stage = stage;
+	op->acked = 0;
+	op->next = 0;
+	entry->stage_ns = kvr_now();
+	entry->blocks = op->blocks;
+	kvr_store_relaxed(&entry->acked, 0);
+	kvr_store_release(&entry->word, kvr_word(op->gen, stage, value)); /* O1, pairs with O2 */
+	if (recorded)
+		record(e, op, stage, 0, 0);
+	e->changed = 1;
+}
+
+static int waits_for_ranks(const struct kvr_op *op)
+{
+	return op->kind == KVR_OP_LOAD || op->stage <= KVR_STAGE_BEGUN;
+}
+
+static void unlink_active(struct kvr_engine *e, struct kvr_op *op)
+{
+	if (waits_for_ranks(op))
+		e->open_count--;
+	if (op->prev_active == KVR_NO_OP)
+		e->active = op->next_active;
+	else
+		e->ops[op->prev_active].next_active = op->next_active;
+	if (op->next_active != KVR_NO_OP)
+		e->ops[op->next_active].prev_active = op->prev_active;
+	e->active_count--;
+}
+
+void kvr_op_end(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage, int status)
+{
+	uint32_t value = stage == KVR_STAGE_DONE ? op->good : 0;
+
+	unlink_active(e, op);
+	op->status = status;
+	if (stage >= KVR_STAGE_FAILED)
+		value = op->reached << 16 | ((uint32_t)-status & 0xffff);
+	kvr_op_stage(e, op, stage, value, 0);
+	record(e, op, stage, status, 1);
+	/*
+	 * A lost operation keeps its blocks: a rank that lives on may still copy from them, and
+	 * must not find another block's bytes there. The epoch is over; so is the need for slots.
+	 */
+	if (stage != KVR_STAGE_LOST)
+		kvr_tier_unpin(&e->tier, op->ids, op->n);
+	e->stats.ops_ended++;
+	e->stats.ops_failed += status != 0;
+}
+
+struct kvr_op *kvr_op_find(struct kvr_engine *e, const struct kvr_request *req,
+			   enum kvr_op_kind kind)
+{
+	struct kvr_op *newest = NULL;
+
+	for (uint32_t i = e->active; i != KVR_NO_OP; i = e->ops[i].next_active)
+		if (e->ops[i].kind == kind && kvr_request_equal(&e->ops[i].req, req))
+			return &e->ops[i];
+	for (uint32_t i = 0; i < e->group->layout.ops; i++) {
+		struct kvr_op *op = &e->ops[i];
+
+		if (op->kind == kind && kvr_request_equal(&op->req, req) &&
+		    (!newest || op->number > newest->number))
+			newest = op;
+	}
+	return newest;
+}
+
+struct kvr_op *kvr_op_new(struct kvr_engine *e, const struct kvr_request *req,
+			  enum kvr_op_kind kind)
+{
+	struct kvr_op_entry *entry;
+	struct kvr_op *op;
+	uint32_t i;
+
+	if (!e->free_count)
+		return NULL;
+	i = e->free_ops[e->free_head++ % e->group->layout.ops];
+	e->free_count--;
+	op = &e->ops[i];
+	*op = (struct kvr_op){ .req = *req,
+			       .number = ++e->begun,
+			       .gen = op->gen == UINT32_MAX ? 1 : op->gen + 1,
+			       .kind = kind,
+			       .ids = op->ids,
+			       .own = op->own,
+			       .used = 1,
+			       .prev_active = KVR_NO_OP,
+			       .next_active = e->active };
+	if (e->active != KVR_NO_OP)
+		e->ops[e->active].prev_active = i;
+	e->active = i;
+	e->active_count++;
+	e->open_count++;
+	e->stats.ops_begun++;
+	entry = entry_of(e, op);
+	entry->request = req->id;
+	entry->space = req->space;
+	entry->attempt = req->attempt;
+	entry->kind = kind;
+	entry->begun_ns = kvr_now();
+	kvr_op_stage(e, op, KVR_STAGE_NONE, 0, 0);
+	return op;
+}
+
+void kvr_op_drop(struct kvr_engine *e, struct kvr_op *op)
+{
+	for (uint32_t i = 0; i < op->n; i++)
+		if (op->own[i])
+			kvr_tier_kill(&e->tier, op->ids[i], 0);
+	kvr_tier_unpin(&e->tier, op->ids, op->n);
+	unlink_active(e, op);
+	op->used = 0;
+	op->kind = KVR_OP_NONE;
+	e->free_ops[--e->free_head % e->group->layout.ops] = kvr_op_entry(e, op);
+	e->free_count++;
+	e->stats.ops_begun--;
+}
+
+/* --- acknowledgements
+ * ----------------------------------------------------------------------------- */
+
+/* A rank's word for this operation: its code, or NONE; a rank that left counts as failed. */
+static enum kvr_ack ack_of(struct kvr_engine *e, uint32_t rank, const struct kvr_op *op,
+			   uint32_t *ret_value)
+{
+	const struct kvr_layout *l = &e->group->layout;
+	const struct kvr_rank_page *page = kvr_group_rank_page(e->group, rank);
+	const void *table = e->group->seg + kvr_layout_rank(l, rank) + l->rank_acks;
+	const struct kvr_ack_entry *acks = table;
+	uint64_t w = kvr_load_acquire(&acks[kvr_op_entry(e, op)].word); /* A2, pairs with A1 */
+
+	*ret_value = kvr_word_value(w);
+	if (kvr_word_gen(w) == op->gen && kvr_word_code(w) != KVR_ACK_NONE)
+		return (enum kvr_ack)kvr_word_code(w);
+	if (kvr_load_relaxed32(&page->proc.state) == KVR_PROC_LEFT) {
+		*ret_value = ESHUTDOWN;
+		return KVR_ACK_FAILED;
+	}
+	return KVR_ACK_NONE;
+}
+
+/*
+ * Takes the acknowledgements of this step from the ranks in `need`. Returns 1 when all are there. A
+ * failure is kept but does not end the step: a rank that did not acknowledge may still copy.
+ */
+static int acks(struct kvr_engine *e, struct kvr_op *op, uint64_t need, enum kvr_ack step)
+{
+	for (uint64_t left = need & ~op->acked; left; left &= left - 1) {
+		uint32_t rank = (uint32_t)__builtin_ctzll(left), value;
+		enum kvr_ack code = ack_of(e, rank, op, &value);
+
+		if (code == KVR_ACK_NONE || (code != KVR_ACK_FAILED && code < step))
+			continue;
+		op->acked |= 1ull << rank;
+		if (code == KVR_ACK_FAILED) {
+			op->good = 0;
+			if (!op->status)
+				op->status = value ? -(int32_t)(value & 0xffff) : -EIO;
+		} else if (step == KVR_ACK_VERIFIED && value < op->good) {
+			op->good = value; /* also in the DONE of a rank that did not wait */
+		}
+	}
+	kvr_store_relaxed(&entry_of(e, op)->acked, op->acked);
+	return (need & ~op->acked) == 0;
+}
+
+/* --- stores
+ * --------------------------------------------------------------------------------------- */
+
+/*
+ * All writers copied: this store's own blocks are whole. Numbered from the last to the first, so
+ * that after a restart, too, tails count as older than the heads they need.
+ */
+static void store_copied(struct kvr_engine *e, struct kvr_op *op)
+{
+	for (uint32_t i = op->n; i--;) {
+		uint32_t id = op->ids[i];
+		const struct kvr_index_key *k = &e->tier.keys[id];
+
+		if (!op->own[i])
+			continue;
+		uint64_t seq = e->tier.next_seq++;
+		void *image = kvr_pool_image(&e->pool, e->tier.blocks[id].slot);
+
+		kvr_tier_ready(&e->tier, id, seq,
+			       kvr_slot_seal(image, &e->geo, &k->key, k->space, seq,
+					     e->info.cache_generation));
+	}
+	e->stats.blocks_stored += op->blocks;
+	e->open_count--;
+	kvr_op_stage(e, op, KVR_STAGE_COPIED, 0, 1);
+}
+
+/* Every block can be hit: those that are not on the store, nor on their way, are written. */
+static void store_host(struct kvr_engine *e, struct kvr_op *op)
+{
+	kvr_op_stage(e, op, KVR_STAGE_HOST, 0, 1);
+	for (uint32_t i = 0; e->store && i < op->n; i++)
+		if (kvr_tier_queue(&e->tier, op->ids[i]))
+			e->write_queue[e->write_tail++ & e->queue_mask] = op->ids[i];
+}
+
+static void store_end(struct kvr_engine *e, struct kvr_op *op)
+{
+	for (uint32_t i = 0; e->store && i < op->n && !op->status; i++) {
+		const struct kvr_tier_block *b = &e->tier.blocks[op->ids[i]];
+
+		if (b->where == KVR_NOWHERE)
+			op->status = b->error ? b->error : -EIO;
+	}
+	if (op->status)
+		kvr_op_end(e, op, KVR_STAGE_FAILED, op->status);
+	else
+		kvr_op_end(e, op, e->store ? KVR_STAGE_WRITTEN : KVR_STAGE_DONE, 0);
+}
+
+static int store_progress(struct kvr_engine *e, struct kvr_op *op)
+{
+	const struct kvr_tier_block *b;
+
+	switch (op->stage) {
+	case KVR_STAGE_BEGUN:
+		if (!acks(e, op, op->blocks ? e->writers : 0, KVR_ACK_COPIED))
+			return 0;
+		if (!op->status) {
+			store_copied(e, op);
+			return 1;
+		}
+		for (uint32_t i = 0; i < op->n; i++)
+			if (op->own[i])
+				kvr_tier_kill(&e->tier, op->ids[i], 0);
+		kvr_op_end(e, op, KVR_STAGE_FAILED, op->status);
+		return 1;
+	case KVR_STAGE_COPIED:
+		for (; op->next < op->n; op->next++) {
+			b = &e->tier.blocks[op->ids[op->next]];
+			if (b->copying)
+				return 0; /* joined: another store's ranks are at it */
+			if (b->dead && !op->status)
+				op->status = -ECANCELED;
+		}
+		store_host(e, op);
+		return 1;
+	case KVR_STAGE_HOST:
+		for (; op->next < op->n; op->next++) {
+			b = &e->tier.blocks[op->ids[op->next]];
+			if (b->queued || b->writing)
+				return 0;
+			e->stats.blocks_written += op->own[op->next] && b->where != KVR_NOWHERE;
+		}
+		store_end(e, op);
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+/* --- loads
+ * ---------------------------------------------------------------------------------------- */
+
+static int load_progress(struct kvr_engine *e, struct kvr_op *op)
+{
+	const struct kvr_tier_block *b;
+
+	switch (op->stage) {
+	case KVR_STAGE_BEGUN:
+		for (; op->next < op->n; op->next++) {
+			b = &e->tier.blocks[op->ids[op->next]];
+			if (b->reading)
+				return 0;
+			if (b->dead && op->next < op->good)
+				op->good = op->next;
+		}
+		kvr_op_stage(e, op, KVR_STAGE_HOST, op->good, 0);
+		return 1;
+	case KVR_STAGE_HOST:
+		if (!acks(e, op, e->readers, KVR_ACK_VERIFIED))
+			return 0;
+		if (op->good < op->n && !op->status && !e->tier.blocks[op->ids[op->good]].dead) {
+			/* The first block that is not good on every rank is a miss from now on. */
+			kvr_tier_kill(&e->tier, op->ids[op->good], 1);
+			e->stats.blocks_bad++;
+		}
+		e->stats.blocks_loaded += op->good;
+		kvr_op_stage(e, op, KVR_STAGE_VERIFIED, op->good, 0);
+		return 1;
+	case KVR_STAGE_VERIFIED:
+		if (!acks(e, op, e->readers, KVR_ACK_DONE))
+			return 0;
+		if (op->status)
+			kvr_op_end(e, op, KVR_STAGE_FAILED, op->status);
+		else
+			kvr_op_end(e, op, KVR_STAGE_DONE, 0);
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+int kvr_ops_progress(struct kvr_engine *e)
+{
+	int changed = 0;
+
+	for (uint32_t i = e->active, next; i != KVR_NO_OP; i = next) {
+		struct kvr_op *op = &e->ops[i];
+
+		next = op->next_active;
+		while (op->kind == KVR_OP_STORE ? store_progress(e, op) : load_progress(e, op))
+			changed = 1;
+	}
+	return changed;
+}
+
+void kvr_ops_lose(struct kvr_engine *e, int status)
+{
+	for (uint32_t i = e->active, next; i != KVR_NO_OP; i = next) {
+		struct kvr_op *op = &e->ops[i];
+
+		next = op->next_active;
+		if (waits_for_ranks(op))
+			kvr_op_end(e, op, KVR_STAGE_LOST, status);
+	}
+}

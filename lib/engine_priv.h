@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the engine's files: its operations, and what runs under its lock. */
+#ifndef KVR_ENGINE_PRIV_H
+#define KVR_ENGINE_PRIV_H
+
+#include <pthread.h>
+
+#include "engine.h"
+#include "tier.h"
+
+#define KVR_OPEN_OPS 64u   /* operations that wait for ranks at once: bounds the ranks' memory */
+#define KVR_ENGINE_IO 256u /* blocks in flight to and from the store */
+
+/*
+ * An operation. Entry i of the segment's table is its public face. A store's blocks are its own (it
+ * reserved them and the ranks copy them) or *joined*: known already, perhaps still on their way by
+ * another store. It pins all of them until its end, and ends when the last of them is written.
+ */
+struct kvr_op {
+	struct kvr_request req;
+	uint64_t number; /* of its begin: a name may be used again after the end */
+	uint32_t gen;
+	uint32_t kind;	  /* enum kvr_op_kind */
+	uint32_t stage;	  /* enum kvr_stage */
+	uint32_t reached; /* the last stage before an end */
+	uint32_t n;	  /* blocks in ids, in the order of the keys */
+	uint32_t blocks;  /* of them: for the ranks to copy */
+	uint32_t *ids;	  /* [max_blocks] */
+	uint8_t *own;	  /* [max_blocks] store: 1 for each id that this store reserved */
+	uint64_t acked;	  /* ranks, for the present stage */
+	uint32_t good;	  /* load: leading blocks that are right on all so far */
+	uint32_t next;	  /* first block that was not yet seen to be where this stage wants it */
+	int32_t status;	  /* first failure */
+	uint32_t used;	  /* 0: the entry may be taken; what it was stays readable until then */
+	uint32_t prev_active, next_active;
+};
+
+/* What is told at the next tick. */
+struct kvr_engine_record {
+	struct kvr_completion c;
+	uint32_t entry, gen;
+	uint32_t end; /* 1: the entry is free once this is published */
+};
+
+/* The pinned blocks of a request's lookup. */
+struct kvr_pin {
+	struct kvr_request req;
+	uint32_t n;
+	uint32_t *ids;
+};
+
+/* A block's transfer; `op` must stay in place while it runs. */
+struct kvr_engine_io {
+	struct kvr_store_op op;
+	uint32_t block;
+	uint32_t write;
+	struct kvr_engine_io *next;
+};
+
+struct kvr_engine {
+	pthread_mutex_t lock;
+	struct kvr_group *group;
+	struct kvr_engine_opts opts;
+	struct kvr_geometry geo;
+	struct kvr_pool pool;
+	struct kvr_store *store; /* NULL: none. Used by the engine thread alone */
+	struct kvr_tier tier;
+	uint64_t writers, readers; /* ranks that write or read any shard */
+	/* operations */
+	struct kvr_op *ops; /* [layout.ops] */
+	uint32_t *op_ids;
+	uint8_t *op_own;
+	uint32_t *free_ops, free_head, free_count; /* FIFO: an entry rests as long as possible */
+	uint32_t active; /* head of the list of operations in flight, or UINT32_MAX */
+	uint32_t active_count, open_count;
+	struct kvr_pin *pins; /* [layout.ops], the first pin_count in use */
+	uint32_t pin_count;
+	uint32_t *pin_ids;
+	uint64_t begun; /* operations so far */
+	/* records: a ring of layout.ops x KVR_OP_RECORDS, so that it never overflows */
+	struct kvr_engine_record *done;
+	uint64_t done_head, done_tail;
+	uint32_t done_mask;
+	/* blocks on their way to and from the store */
+	uint32_t *write_queue, *read_queue; /* rings of block numbers */
+	uint64_t write_head, write_tail, read_head, read_tail;
+	uint32_t queue_mask;
+	uint64_t stalled_ns; /* since when no slot of the store could be had */
+	struct kvr_engine_io *io, *free_io;
+	uint64_t io_running;
+	/* the thread */
+	pthread_t thread;
+	int event_fd;
+	int started, stopping;
+	int leaked; /* I/O that never ended still owns buffers */
+	int open_result;
+	char open_text[1536];
+	int group_error; /* once the epoch is over */
+	int waiting;	 /* a caller sleeps on the leader's bell */
+	int changed;	 /* a word changed: ring */
+	struct kvr_stats stats;
+	struct kvr_store_info info; /* refreshed by the engine thread */
+};
+
+#define KVR_OP_RECORDS 4u /* copied, host, end; a power of two */
+#define KVR_NO_OP UINT32_MAX
+
+/* All below: with the lock held. */
+void kvr_op_stage(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage, uint32_t value,
+		  int record);
+void kvr_op_end(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage, int status);
+struct kvr_op *kvr_op_find(struct kvr_engine *e, const struct kvr_request *req,
+			   enum kvr_op_kind kind);
+/* NULL: the table is full. */
+struct kvr_op *kvr_op_new(struct kvr_engine *e, const struct kvr_request *req,
+			  enum kvr_op_kind kind);
+/* Undoes kvr_op_new(): no rank saw the operation, and nobody is told. */
+void kvr_op_drop(struct kvr_engine *e, struct kvr_op *op);
+/* Moves all operations on. 1: something changed. */
+int kvr_ops_progress(struct kvr_engine *e);
+/* The epoch is over: what needs ranks ends as lost. */
+void kvr_ops_lose(struct kvr_engine *e, int status);
+void kvr_engine_wake(struct kvr_engine *e);
+
+static inline uint32_t kvr_op_entry(const struct kvr_engine *e, const struct kvr_op *op)
+{
+	return (uint32_t)(op - e->ops);
+}
+
+static inline int kvr_request_equal(const struct kvr_request *a, const struct kvr_request *b)
+{
+	return a->id == b->id && a->space == b->space && a->attempt == b->attempt;
+}
+
+#endif
