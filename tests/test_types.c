@@ -209,7 +209,7 @@ static const struct {
 	{ LAYER_BYTES, 0, 0, "0 bytes" },
 	{ LAYER_BYTES, 0, (1ull << 30) + 1, "1073741825 bytes" },
 	{ LAYER_BYTES, 0, UINT64_MAX, "bytes" },
-	{ LAYER_BYTES, 0, 101, "of 606 bytes" },
+	{ LAYER_BYTES, 0, 101, "covers byte 100 of layer group 0" },
 	{ LAYER_BYTES, 0, 99, "shard 1" },
 	{ WRITER, 2, 4, "shard 2 is written by rank 4" },
 	{ WRITER, 2, UINT32_MAX, "shard 2" },
@@ -227,7 +227,7 @@ static const struct {
 	{ BYTES, 1, 61, "shard 1" },
 	{ BYTES, 1, UINT64_MAX, "shard 1" },
 	{ BYTES, 1, UINT64_MAX - 39, "shard 1" }, /* offset + bytes is 0 in 64 bits */
-	{ BYTES, 1, 59, "covers byte 40 of layer group 4" },
+	{ BYTES, 1, 59, "covers byte 99 of layer group 0" },
 	{ OFFSET, 1, 41, "shard 1" },
 	{ OFFSET, 1, 100, "shard 1" },
 	{ OFFSET, 1, UINT64_MAX - 59, "shard 1" },
@@ -235,7 +235,7 @@ static const struct {
 	{ FIRST, 2, 3, "shards 0 and 2 overlap" },
 	{ LAYERS, 1, 5, "shards 1 and 3 overlap" },
 	{ BYTES, 0, 41, "shards 0 and 1 overlap" },
-	{ LAYERS, 0, 3, "covers byte 40 of layer group 4" },
+	{ LAYERS, 0, 3, "covers byte 0 of layer group 3" },
 };
 
 START_TEST(test_check_names_what_is_wrong)
