@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The command line of kv-replay, and the directory that its store lies in. What does not parse, or
+ * contradicts itself, is refused before anything is made; what only the library can judge (files,
+ * devices, space) is left to it.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kvring/err.h"
+#include "replay.h"
+
+#define DEFAULT_REQUESTS 200u
+#define DEFAULT_NVME (1u << 30)
+#define NOT_GIVEN UINT64_MAX
+
+static const char help_text[] =
+	"Usage: kv-replay [OPTION]...\n"
+	"Replays requests against a KV cache on real files: starts a leader and ranks, looks up\n"
+	"each request's blocks, loads what is stored and compares every byte on every rank, stores\n"
+	"the rest, and proves that all ranks saw the same completions at the same tick.\n"
+	"\n"
+	"Requests\n"
+	"  --trace FILE        JSON lines with timestamp, input_length, output_length, hash_ids;\n"
+	"                      without it, generated conversations\n"
+	"  --requests N        at most N of them (all of the trace, or 200 generated ones)\n"
+	"  --seed N            of the keys and of the generator (1)\n"
+	"  --restart           stop everything half-way, go on with new processes on the same files\n"
+	"Cache\n"
+	"  --ranks N           processes that share a block, 1 to 64 (4)\n"
+	"  --block-bytes SIZE  of all ranks together (256KiB)\n"
+	"  --layers N          layer groups of a block (4 if the block can be divided so, else 1)\n"
+	"  --replicated        every rank reads the whole block, rank 0 writes it (as with MLA)\n"
+	"  --host SIZE         host memory (64MiB)\n"
+	"  --nvme SIZE         store files, of all directories together (1GiB, or what is there);\n"
+	"                      0: host memory only\n"
+	"  --store DIR         where they lie; repeatable: blocks are striped. Without it a private\n"
+	"                      directory under $TMPDIR or /var/tmp, removed at the end\n"
+	"  --no-uring          I/O by threads with pread and pwrite\n"
+	"  --name NAME         of the group, as ring-dump shows it (kv-replay)\n"
+	"Output\n"
+	"  --json              one JSON object instead of the report\n"
+	"  -v, --verbose       the processes, as they start\n"
+	"  -h, --help          this text\n"
+	"  -V, --version       the version\n"
+	"\n"
+	"Sizes are bytes, or a number with KiB, MiB, GiB or TiB.\n"
+	"Exit status: 0 all bytes right, all operations ended, all ticks equal; 1 not so, or somebody\n"
+	"failed; 2 bad input; 130 interrupted.\n";
+
+enum {
+	O_TRACE = 256,
+	O_REQUESTS,
+	O_RANKS,
+	O_BLOCK,
+	O_LAYERS,
+	O_REPLICATED,
+	O_HOST,
+	O_NVME,
+	O_STORE,
+	O_SEED,
+	O_RESTART,
+	O_JSON,
+	O_NO_URING,
+	O_NAME
+};
+
+static const struct option options[] = {
+	{ "trace", required_argument, NULL, O_TRACE },
+	{ "requests", required_argument, NULL, O_REQUESTS },
+	{ "ranks", required_argument, NULL, O_RANKS },
+	{ "block-bytes", required_argument, NULL, O_BLOCK },
+	{ "layers", required_argument, NULL, O_LAYERS },
+	{ "replicated", no_argument, NULL, O_REPLICATED },
+	{ "host", required_argument, NULL, O_HOST },
+	{ "nvme", required_argument, NULL, O_NVME },
+	{ "store", required_argument, NULL, O_STORE },
+	{ "seed", required_argument, NULL, O_SEED },
+	{ "restart", no_argument, NULL, O_RESTART },
+	{ "json", no_argument, NULL, O_JSON },
+	{ "no-uring", no_argument, NULL, O_NO_URING },
+	{ "name", required_argument, NULL, O_NAME },
+	{ "verbose", no_argument, NULL, 'v' },
+	{ "help", no_argument, NULL, 'h' },
+	{ "version", no_argument, NULL, 'V' },
+	{ NULL, 0, NULL, 0 },
+};
+
+/* Digits alone: no sign, no blank, no overflow. Returns what follows them, NULL without any. */
+static const char *parse_digits(const char *text, uint64_t *ret)
+{
+	uint64_t value = 0, d;
+	const char *p;
+
+	for (p = text; *p >= '0' && *p <= '9'; p++) {
+		d = (uint64_t)(*p - '0');
+		if (value > (UINT64_MAX - d) / 10)
+			return NULL;
+		value = value * 10 + d;
+	}
+	*ret = value;
+	return p == text ? NULL : p;
+}
+
+static int parse_number(const char *option, const char *text, uint64_t min, uint64_t max,
+			uint64_t *ret)
+{
+	uint64_t value = 0;
+	const char *rest = parse_digits(text, &value);
+
+	if (rest && !*rest && value >= min && value <= max) {
+		*ret = value;
+		return 0;
+	}
+	replay_complain("%s %s: not a whole number from %" PRIu64 " to %" PRIu64, option, text, min,
+			max);
+	return -1;
+}
+
+static int parse_u32(const char *option, const char *text, uint32_t min, uint32_t max,
+		     uint32_t *ret)
+{
+	uint64_t value = 0;
+
+	if (parse_number(option, text, min, max, &value))
+		return -1;
+	*ret = (uint32_t)value;
+	return 0;
+}
+
+static int parse_size(const char *option, const char *text, uint64_t *ret)
+{
+	static const char *const units[] = { "KiB", "MiB", "GiB", "TiB" };
+	uint64_t value = 0;
+	const char *rest = parse_digits(text, &value);
+	uint32_t i, shift = 0;
+
+	for (i = 0; rest && *rest && i < 4; i++)
+		if (!strcmp(rest, units[i]))
+			shift = 10 * (i + 1);
+	if (!rest || (*rest && !shift)) {
+		replay_complain("%s %s: not a size. Write bytes, or a number with KiB, MiB, GiB or "
+				"TiB, such as 64MiB",
+				option, text);
+		return -1;
+	}
+	if (value > (uint64_t)INT64_MAX >> shift) {
+		replay_complain("%s %s: more than 2^63 - 1 bytes", option, text);
+		return -1;
+	}
+	*ret = value << shift;
+	return 0;
+}
+
+/* A store must lie in what is there: a new file is made only inside a directory that was named. */
+static int add_store(struct replay_opts *o, const char *path)
+{
+	struct stat st;
+
+	if (o->nstores == KVR_MAX_DEVICES) {
+		replay_complain("--store %s: more than %d directories", path, KVR_MAX_DEVICES);
+		return -1;
+	}
+	if (stat(path, &st)) {
+		replay_complain("--store %s: %s. Make the directory first, or name another", path,
+				strerror(errno));
+		return -1;
+	}
+	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode)) {
+		replay_complain("--store %s: neither a directory nor a store file", path);
+		return -1;
+	}
+	o->stores[o->nstores++] = path;
+	return 0;
+}
+
+/* Without --nvme, stores that are there are taken as they are: their sum, or 0 if one is missing.
+ */
+static uint64_t existing_bytes(const struct replay_opts *o)
+{
+	uint64_t sum = 0;
+	struct stat st;
+	uint32_t i;
+	int fd, r;
+
+	for (i = 0; i < o->nstores; i++) {
+		fd = open(o->stores[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		r = fd < 0 ? stat(o->stores[i], &st) : fstatat(fd, "kvring.store", &st, 0);
+		if (fd >= 0)
+			close(fd);
+		if (r || !S_ISREG(st.st_mode) || st.st_size <= 0)
+			return 0;
+		sum += (uint64_t)st.st_size;
+	}
+	return sum;
+}
+
+static int parse_ranks(struct replay_opts *o, const char *text)
+{
+	uint64_t value = 0;
+	const char *rest = parse_digits(text, &value);
+
+	if (rest && !*rest && value > KVR_MAX_RANKS) {
+		replay_complain("--ranks %s: a group has at most %d ranks", text, KVR_MAX_RANKS);
+		return -1;
+	}
+	return parse_u32("--ranks", text, 1, KVR_MAX_RANKS, &o->ranks);
+}
+
+static int parse_option(struct replay_opts *o, int option, const char *arg)
+{
+	switch (option) {
+	case O_TRACE:
+		o->trace = arg;
+		return 0;
+	case O_REQUESTS:
+		return parse_u32("--requests", arg, 1, REPLAY_MAX_REQUESTS, &o->requests);
+	case O_RANKS:
+		return parse_ranks(o, arg);
+	case O_BLOCK:
+		return parse_size("--block-bytes", arg, &o->block_bytes);
+	case O_LAYERS:
+		return parse_u32("--layers", arg, 1, 65536, &o->layers);
+	case O_HOST:
+		return parse_size("--host", arg, &o->host);
+	case O_NVME:
+		return parse_size("--nvme", arg, &o->nvme);
+	case O_STORE:
+		return add_store(o, arg);
+	case O_SEED:
+		return parse_number("--seed", arg, 0, UINT64_MAX, &o->seed);
+	case O_NAME:
+		o->name = arg;
+		return 0;
+	case O_REPLICATED:
+		o->replicated = 1;
+		return 0;
+	case O_RESTART:
+		o->restart = 1;
+		return 0;
+	case O_JSON:
+		o->json = 1;
+		return 0;
+	case O_NO_URING:
+		o->no_uring = 1;
+		return 0;
+	case 'v':
+		o->verbose = 1;
+		return 0;
+	default:
+		return -1;
+	}
+}
+
+/* The model and the shape that the group and the store are made with. */
+static int make_shape(struct replay_opts *o)
+{
+	uint32_t parts = o->replicated ? 1 : o->ranks;
+	int r;
+
+	if (!o->block_bytes) {
+		replay_complain("--block-bytes 0: a block has at least one byte");
+		return -1;
+	}
+	if (!o->layers)
+		o->layers = o->block_bytes % (4u * parts) ? 1 : 4;
+	r = o->replicated ? kvr_shape_replicated(o->ranks, o->layers, o->block_bytes, &o->shape)
+			  : kvr_shape_split(o->ranks, o->layers, o->block_bytes, &o->shape);
+	if (r) {
+		replay_complain("--block-bytes %" PRIu64 " --ranks %u --layers %u: %s",
+				o->block_bytes, o->ranks, o->layers, kvr_explain());
+		return -1;
+	}
+	snprintf(o->model.name, sizeof(o->model.name), "kv-replay");
+	snprintf(o->model.dtype, sizeof(o->model.dtype), "bytes");
+	o->model.page_tokens = 512;
+	o->model.layers = o->layers;
+	o->model.heads = o->ranks;
+	return 0;
+}
+
+static int check_opts(struct replay_opts *o)
+{
+	if (!*o->name || strlen(o->name) >= KVR_NAME_MAX) {
+		replay_complain("--name '%s': 1 to %d characters", o->name, KVR_NAME_MAX - 1);
+		return -1;
+	}
+	if (o->nvme == NOT_GIVEN)
+		o->nvme = existing_bytes(o) ? existing_bytes(o) : DEFAULT_NVME;
+	if (!o->nvme && o->nstores) {
+		replay_complain("--nvme 0 means host memory only; then leave out --store");
+		return -1;
+	}
+	if (!o->nvme && o->restart) {
+		replay_complain("--restart with --nvme 0: nothing would be left to go on with");
+		return -1;
+	}
+	if (!o->host) {
+		replay_complain("--host 0: at least one block must fit into host memory");
+		return -1;
+	}
+	if (!o->trace && !o->requests)
+		o->requests = DEFAULT_REQUESTS;
+	return make_shape(o);
+}
+
+int replay_opts_parse(int argc, char **argv, struct replay_opts *o)
+{
+	int c;
+
+	*o = (struct replay_opts){ .name = "kv-replay",
+				   .ranks = 4,
+				   .block_bytes = 256u << 10,
+				   .host = 64u << 20,
+				   .nvme = NOT_GIVEN,
+				   .seed = 1 };
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, ":vhV", options, NULL)) != -1) {
+		if (c == 'h' || c == 'V') {
+			printf("%s", c == 'h' ? help_text : "kv-replay " KVR_VERSION_STRING "\n");
+			o->done = 1;
+			return 0;
+		}
+		if (c == ':') {
+			replay_complain("%s needs a value; see --help", argv[optind - 1]);
+			return -1;
+		}
+		if (c == '?') {
+			const char letter[] = { '-', (char)optopt, 0 };
+
+			replay_complain("%s: no such option; see --help",
+					optopt > ' ' && optopt < 127 ? letter : argv[optind - 1]);
+			return -1;
+		}
+		if (parse_option(o, c, optarg))
+			return -1;
+	}
+	if (optind < argc) {
+		replay_complain("%s: not an option; see --help", argv[optind]);
+		return -1;
+	}
+	return check_opts(o);
+}
+
+int replay_temp_make(struct replay_opts *o)
+{
+	const char *dir = getenv("TMPDIR");
+	int n;
+
+	if (o->nstores || !o->nvme)
+		return 0;
+	if (!dir || !*dir)
+		dir = "/var/tmp";
+	n = snprintf(o->temp, sizeof(o->temp), "%s/kv-replay-XXXXXX", dir);
+	if (n < 0 || (size_t)n >= sizeof(o->temp))
+		errno = ENAMETOOLONG;
+	else if (mkdtemp(o->temp)) {
+		o->stores[o->nstores++] = o->temp;
+		return 0;
+	}
+	o->temp[0] = 0;
+	replay_complain("no directory for the store under %s: %s. Name one with --store or TMPDIR",
+			dir, strerror(errno));
+	return -1;
+}
+
+/* The directory was made for this run alone, so whatever is in it goes. */
+void replay_temp_remove(const struct replay_opts *o)
+{
+	DIR *dir = o->temp[0] ? opendir(o->temp) : NULL;
+	struct dirent *entry;
+
+	if (!dir)
+		return;
+	while ((entry = readdir(dir)))
+		if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+			unlinkat(dirfd(dir), entry->d_name, 0);
+	closedir(dir);
+	rmdir(o->temp);
+}
