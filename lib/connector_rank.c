@@ -514,12 +514,30 @@ static uint64_t tick_done(const struct kvr_connector *c)
 	return kvr_load_acquire(&c->group->leader->tick_done); /* T2, pairs with T1 */
 }
 
+/* The leader announced its end, after its last tick; this rank did not take the message yet. */
+static int end_announced(const struct kvr_connector *c)
+{
+	const struct kvr_rank_page *own = (const void *)c->group->own;
+	const uint64_t *told = &c->group->leader->watermark[KVR_CH_CONTROL];
+
+	return kvr_load_acquire(told) > own->taken[KVR_CH_CONTROL]; /* M2, pairs with M1 */
+}
+
 static int tick_ready(void *arg)
 {
 	struct tick_wait *w = arg;
 	int err = pull(w->c);
 
-	return err ? err : tick_done(w->c) >= w->tick;
+	if (err || tick_done(w->c) >= w->tick)
+		return err ? err : 1;
+	if (end_announced(w->c) && tick_done(w->c) < w->tick)
+		return KVR_FAIL(
+			-ESHUTDOWN,
+			"rank %u: tick %llu will not come: the leader announced its end after "
+			"tick %llu; call kvr_connector_shutdown and close",
+			w->c->rank, (unsigned long long)w->tick,
+			(unsigned long long)tick_done(w->c));
+	return 0;
 }
 
 int kvr_rank_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
@@ -577,7 +595,10 @@ struct word_wait {
 static int word_failed(const struct word_wait *w, uint32_t stage, int status)
 {
 	const struct kvr_rank_op *op = w->op;
+	int err = stage == KVR_STAGE_LOST ? kvr_group_check(w->c->group) : 0;
 
+	if (err) /* who died says more than what was lost with it */
+		return err;
 	return KVR_FAIL(status < 0 ? status : -ECANCELED,
 			"rank %u: the %s of request %llu/%u ended as %s: %s", w->c->rank,
 			kvr_op_kind_name(op->kind), (unsigned long long)op->req.id, op->req.attempt,

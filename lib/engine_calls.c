@@ -299,6 +299,8 @@ static int op_ready(void *arg)
 	} else if (op->reached >= w->stage) {
 		w->value = op->good;
 		done = 1;
+	} else if (op->stage == KVR_STAGE_LOST && kvr_group_check(w->e->group)) {
+		done = kvr_group_check(w->e->group); /* who died says more than what was lost */
 	} else if (op->stage >= KVR_STAGE_END) {
 		done = KVR_FAIL(op->status ? op->status : -ECANCELED,
 				"%s of request %llu/%u ended as %s: %s", kvr_op_kind_name(w->kind),

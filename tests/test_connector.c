@@ -559,6 +559,32 @@ START_TEST(test_a_dead_rank_ends_every_wait_and_is_named)
 }
 END_TEST
 
+/* A rank that waits for a tick when the leader ends the group is told, not left to its deadline. */
+static void end_while_waiting(struct cluster *cl, struct kvr_connector *c, uint32_t rank)
+{
+	struct kvr_completion done[8];
+
+	(void)cl;
+	if (!CLUSTER_LEADER(rank)) {
+		MUST(kvr_connector_check_completed(c, KVR_TICK, 1000, SOON, done, 8, NULL) ==
+		     -ESHUTDOWN);
+		MUST(strstr(kvr_explain(), "tick 1000 will not come"));
+	} else {
+		test_sleep_ms(50);
+	}
+	cluster_shutdown(c);
+}
+
+START_TEST(test_a_rank_that_waits_for_a_tick_learns_of_the_end)
+{
+	struct cluster cl;
+
+	cluster_init(&cl, 2, 0, 16, 0);
+	run(&cl, end_while_waiting);
+	cluster_exit(&cl);
+}
+END_TEST
+
 /* --- one process with both roles; facts
  * ----------------------------------------------------------- */
 
@@ -645,6 +671,7 @@ static Suite *make(void)
 	tcase_add_test(t, test_a_rank_that_skips_a_request_does_not_keep_it_open);
 	tcase_add_test(t, test_a_store_of_blocks_on_their_way_ends_when_they_are_written);
 	tcase_add_test(t, test_a_dead_rank_ends_every_wait_and_is_named);
+	tcase_add_test(t, test_a_rank_that_waits_for_a_tick_learns_of_the_end);
 	tcase_add_test(t, test_a_leader_with_a_shard_opens_both_in_one_process);
 	tcase_add_test(t, test_bad_options_are_named);
 	suite_add_tcase(s, t);
