@@ -23,6 +23,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "fork.h"
 #include "util.h"
 
 #define ASSUMED_ALIGN 4096u /* when nobody tells: no drive in use demands more */
@@ -58,9 +59,10 @@ static int fail_absent(const char *path)
 			"another path",
 			path, dir);
 	return KVR_FAIL(-ENOENT,
-			"kvr_file_open: %s does not exist, and making it was not asked for. Format "
-			"a store there first, or name another path",
-			path);
+			"kvr_file_open: %s does not exist, and was not made: either that was not "
+			"asked for, or no file can be made in %s. Format a store first, or name "
+			"another path",
+			path, dir);
 }
 
 static int fail_search(const char *path, int error)
@@ -292,6 +294,7 @@ int kvr_file_open(const char *path, int create, struct kvr_file *ret_file)
 			unlink(path);
 		return err;
 	}
+	kvr_fork_guard(file.fd);
 	*ret_file = file;
 	return 0;
 }
@@ -417,4 +420,13 @@ int kvr_file_reserve(struct kvr_file *file, const char *path, uint64_t bytes)
 	}
 	file->bytes = bytes;
 	return 0;
+}
+
+void kvr_file_close(struct kvr_file *file)
+{
+	if (file->fd < 0)
+		return;
+	kvr_fork_unguard(file->fd);
+	close(file->fd);
+	file->fd = -1;
 }

@@ -36,4 +36,7 @@ int kvr_file_lock(struct kvr_file *file, const char *path, uint64_t deadline_ns)
  * large enough, and keeps its size. */
 int kvr_file_reserve(struct kvr_file *file, const char *path, uint64_t bytes);
 
+/* For a file that no device took over. In a forked child the descriptor is closed already. */
+void kvr_file_close(struct kvr_file *file);
+
 #endif

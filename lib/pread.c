@@ -23,6 +23,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "fork.h"
 #include "util.h"
 
 #define THREADS_MOST 256u
@@ -69,6 +70,7 @@ static struct kvr_io_req *pop(struct list *from)
 
 static void destroy(struct pool *p)
 {
+	kvr_fork_unguard(p->fd);
 	close(p->event_fd);
 	close(p->fd);
 	pthread_cond_destroy(&p->work);
@@ -234,14 +236,10 @@ static int pread_close(struct kvr_io *io, uint64_t deadline_ns)
 	struct flock unlock = { .l_type = F_UNLCK, .l_whence = SEEK_SET };
 	int leaked;
 
-	/* A forked child has copies of the descriptors, but not the threads. The lock is its
-	 * parent's, and the mutex may have been held when it forked. */
-	if (p->pid != getpid()) {
-		close(p->event_fd);
-		close(p->fd);
-		free(p);
+	/* A forked child: the file was closed when it forked, the threads are not here, and the
+	 * mutex may have been held. Hands off. */
+	if (p->pid != getpid())
 		return 0;
-	}
 	drain(p, deadline_ns);
 	leaked = (int)io->inflight;
 	if (leaked) {

@@ -53,12 +53,28 @@ struct opening {
 static int path_resolve(const char *given, char *ret_path, size_t size)
 {
 	struct stat st;
-	int dir = !stat(given, &st) && S_ISDIR(st.st_mode);
-	int n = snprintf(ret_path, size, "%s%s", given, dir ? "/" FILE_NAME : "");
+	int dir = given && !stat(given, &st) && S_ISDIR(st.st_mode);
+	int n = snprintf(ret_path, size, "%s%s", given ? given : "", dir ? "/" FILE_NAME : "");
 
+	if (!given || !*given)
+		return KVR_FAIL(-EINVAL, "kvr_store_open: a path is NULL or empty");
 	if (n < 0 || (size_t)n >= size)
 		return KVR_FAIL(-ENAMETOOLONG, "kvr_store_open: the path %.64s... is too long",
 				given);
+	return 0;
+}
+
+/* The lock of one file given twice would be waited for in vain. */
+static int named_twice(const struct opening *op, uint32_t i)
+{
+	struct stat a, b;
+
+	if (fstat(op->dev[i].file.fd, &a))
+		return KVR_FAIL(-errno, "kvr_store_open: %s: fstat failed", op->dev[i].path);
+	for (uint32_t k = 0; k < i; k++)
+		if (!fstat(op->dev[k].file.fd, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+			return KVR_FAIL(-EINVAL, "kvr_store_open: %s and %s are the same file",
+					op->dev[k].path, op->dev[i].path);
 	return 0;
 }
 
@@ -81,7 +97,8 @@ static int file_open(struct opening *op, uint32_t i, uint64_t deadline_ns)
 		file->direct = 0;
 		file->align = KVR_PAGE;
 	}
-	return kvr_file_lock(file, path, deadline_ns);
+	err = named_twice(op, i);
+	return err ? err : kvr_file_lock(file, path, deadline_ns);
 }
 
 /* A second description of the locked file, for format and recovery. */
@@ -159,7 +176,7 @@ static int file_probe(struct opening *op, uint32_t i)
 		err = kvr_sched_transfer(sched, x, kvr_now() + STORE_IO_NS);
 	}
 	if (err == -ETIMEDOUT) /* the device may still write there: leaked */
-		return err;
+		return err;    /* NOLINT(clang-analyzer-unix.Malloc) */
 	if (!err)
 		op->dev[i].content = content_of(head, len);
 	kvr_sched_destroy(sched);
@@ -356,8 +373,7 @@ int kvr_store_open(const struct kvr_store_opts *opts, struct kvr_store **ret_sto
 		mount_io_close(op, i);
 		if (err && op->dev[i].file.created)
 			unlink(op->dev[i].path);
-		if (op->dev[i].file.fd >= 0)
-			close(op->dev[i].file.fd);
+		kvr_file_close(&op->dev[i].file);
 	}
 	free(op);
 	if (!err)

@@ -31,6 +31,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "fork.h"
 #include "util.h"
 
 #define SQ_MOST 256u	   /* more at once gains nothing; older kernels count it as locked memory */
@@ -259,27 +260,29 @@ static int uring_close(struct kvr_io *io, uint64_t deadline_ns)
 	struct flock unlock = { .l_type = F_UNLCK, .l_whence = SEEK_SET };
 	int leaked = 0;
 
-	/* A forked child holds copies. The requests and the lock are its parent's: hands off. */
-	if (u->pid == getpid()) {
-		drain(u, deadline_ns);
-		leaked = (int)io->inflight;
-		if (leaked) {
-			kvr_fail(
-				leaked, /* a count, not an error: no KVR_FAIL */
-				"kvr_uring: %d requests did not end before the deadline: the device "
-				"hangs. Their memory must never be used again; the I/O lock stays held "
-				"until they end",
-				leaked);
-		} else {
-			/* The ring's own end is asynchronous: who opens file and pool next must
-			 * find neither a device in use nor memory still counted as locked. */
-			if (u->fixed_file)
-				io_uring_unregister_files(&u->ring);
-			if (u->pool)
-				io_uring_unregister_buffers(&u->ring);
-			fcntl(u->fd, F_OFD_SETLK, &unlock);
-		}
+	/* A forked child: the ring and the file were closed when it forked, the rest is a copy of
+	 * its parent's memory. Hands off. */
+	if (u->pid != getpid())
+		return 0;
+	drain(u, deadline_ns);
+	leaked = (int)io->inflight;
+	if (leaked) {
+		kvr_fail(leaked, /* a count, not an error: no KVR_FAIL */
+			 "kvr_uring: %d requests did not end before the deadline: the device "
+			 "hangs. Their memory must never be used again; the I/O lock stays held "
+			 "until they end",
+			 leaked);
+	} else {
+		/* The ring's own end is asynchronous: who opens file and pool next must find
+		 * neither a device in use nor memory still counted as locked. */
+		if (u->fixed_file)
+			io_uring_unregister_files(&u->ring);
+		if (u->pool)
+			io_uring_unregister_buffers(&u->ring);
+		fcntl(u->fd, F_OFD_SETLK, &unlock);
 	}
+	kvr_fork_unguard(u->ring.ring_fd);
+	kvr_fork_unguard(u->fd);
 	io_uring_queue_exit(&u->ring);
 	close(u->event_fd);
 	close(u->fd);
@@ -414,9 +417,17 @@ int kvr_uring_open(int fd, uint64_t bytes, uint32_t align, uint32_t depth, void 
 			 kvr_strerror(err));
 		goto no_register;
 	}
+	/* A child's copy of the mapping would keep the ring, its file and so the I/O lock. */
+	err = io_uring_ring_dontfork(&u->ring);
+	if (err) {
+		KVR_FAIL(err, "kvr_uring_open: madvise(MADV_DONTFORK) failed: %s",
+			 kvr_strerror(err));
+		goto no_register;
+	}
 	u->fixed_file = !io_uring_register_files(&u->ring, &fd, 1);
 	if (pool && pool_bytes)
 		register_pool(u, pool, pool_bytes);
+	kvr_fork_guard(u->ring.ring_fd);
 	*ret_io = &u->io;
 	return 0;
 

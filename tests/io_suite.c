@@ -56,7 +56,7 @@ int io_try_lock(const char *path, uint64_t ms)
 
 	ck_assert_msg(!kvr_file_open(path, 0, &file), "%s", kvr_explain());
 	err = kvr_file_lock(&file, path, test_deadline_ms(ms));
-	close(file.fd);
+	kvr_file_close(&file);
 	return err;
 }
 
@@ -475,7 +475,7 @@ START_TEST(test_io_lock_comes_free_only_when_a_dead_owner_is_quiet)
 	test_sleep_ms(300);
 	ck_assert_msg(sum(set.pool) == at_lock, "bytes landed after the lock came free");
 	ck_assert_int_eq(WTERMSIG(test_reap(owner, WAIT_MS)), SIGKILL);
-	close(file.fd);
+	kvr_file_close(&file);
 	io_set_down(&set);
 }
 END_TEST

@@ -29,7 +29,7 @@ written="$code $scripts Makefile $(existing tests/*.py bench/*.py tools/*.py)"
 # with (group_scan.c belongs to group). A file includes its own noun and lower layers only; within
 # L0 files may include each other. ring and storage are halves that never meet below the engine.
 cat >"$tmp/layers" <<'TABLE'
-0 - err atomic clock hash util io layout types version point
+0 - err atomic clock hash util io layout types version point fork
 1 - shm node uring pread file life
 2 ring ring wait recorder
 2 storage format sched fault

@@ -96,8 +96,8 @@ START_TEST(test_open_makes_a_private_file_once)
 	ck_assert_int_eq(again.created, 0);
 	ck_assert_uint_eq(again.bytes, MIB);
 	ck_assert_uint_eq(again.align, file.align);
-	close(file.fd);
-	close(again.fd);
+	kvr_file_close(&file);
+	kvr_file_close(&again);
 }
 END_TEST
 
@@ -167,7 +167,7 @@ START_TEST(test_open_says_which_permission_is_missing)
 	int i;
 
 	make(&file, 0);
-	close(file.fd);
+	kvr_file_close(&file);
 	ck_assert_int_eq(chmod(path, 0400), 0);
 	ck_assert_int_eq(chown(path, geteuid() ? geteuid() : NOBODY, (gid_t)-1), 0);
 	snprintf(hidden, sizeof(hidden), "%s/new", dir);
@@ -198,9 +198,9 @@ START_TEST(test_lock_is_held_by_one_open_file)
 	ck_assert_int_eq(kvr_file_lock(&b, path, 0), -EBUSY);
 	ck_assert_ptr_nonnull(strstr(kvr_explain(), path));
 	ck_assert_int_eq(kvr_file_lock(&b, path, test_deadline_ms(20)), -EBUSY);
-	close(a.fd);
+	kvr_file_close(&a);
 	ck_assert_int_eq(kvr_file_lock(&b, path, 0), 0);
-	close(b.fd);
+	kvr_file_close(&b);
 }
 END_TEST
 
@@ -245,7 +245,7 @@ START_TEST(test_lock_of_a_living_owner_is_respected_and_that_of_a_dead_one_taken
 	ck_assert_int_eq(kvr_file_lock(&file, path, test_deadline_ms(5000)), 0);
 	test_reap(pid, 5000);
 	close(talk);
-	close(file.fd);
+	kvr_file_close(&file);
 }
 END_TEST
 
@@ -264,7 +264,7 @@ START_TEST(test_lock_names_the_holder_where_the_kernel_does)
 	kill(pid, SIGKILL);
 	test_reap(pid, 5000);
 	close(talk);
-	close(file.fd);
+	kvr_file_close(&file);
 }
 END_TEST
 
@@ -299,7 +299,7 @@ START_TEST(test_reserve_is_exact_and_never_sparse)
 	ck_assert_int_eq(kvr_file_reserve(&file, path, 9 * MIB), 0);
 	check_reserved(&file, 9 * MIB);
 	close(fd);
-	close(file.fd);
+	kvr_file_close(&file);
 }
 END_TEST
 
@@ -324,7 +324,7 @@ START_TEST(test_reserve_without_space_leaves_the_file_as_it_was)
 	check_reserved(&file, MIB);
 	ck_assert_int_eq(kvr_file_reserve(&file, path, 0), -EINVAL);
 	ck_assert_int_eq(kvr_file_reserve(&file, path, UINT64_MAX), -EINVAL);
-	close(file.fd);
+	kvr_file_close(&file);
 }
 END_TEST
 
@@ -335,14 +335,14 @@ START_TEST(test_reserve_survives_the_limit_of_file_size)
 	pid_t pid;
 
 	make(&file, MIB);
+	kvr_file_close(&file); /* a child opens its own */
 	pid = fork();
 	if (!pid) { /* the kernel would kill it with SIGXFSZ */
-		if (setrlimit(RLIMIT_FSIZE, &limit))
+		if (kvr_file_open(path, 0, &file) || setrlimit(RLIMIT_FSIZE, &limit))
 			_exit(1);
 		_exit(kvr_file_reserve(&file, path, 8 * MIB) == -EFBIG ? 0 : 2);
 	}
 	ck_assert_int_eq(test_reap(pid, 5000), 0);
-	close(file.fd);
 }
 END_TEST
 
@@ -440,7 +440,7 @@ START_TEST(test_block_device_is_exclusive_and_keeps_its_size)
 	int loop;
 
 	make(&file, 4 * MIB);
-	close(file.fd);
+	kvr_file_close(&file);
 	loop = loop_device(name, sizeof(name));
 	if (loop < 0) {
 		test_skip("no loop device to be had");
@@ -455,7 +455,7 @@ START_TEST(test_block_device_is_exclusive_and_keeps_its_size)
 	ck_assert_int_eq(kvr_file_reserve(&file, name, 2 * MIB), 0);
 	ck_assert_uint_eq(file.bytes, 4 * MIB);
 	ck_assert_int_eq(kvr_file_reserve(&file, name, 5 * MIB), -ENOSPC);
-	close(file.fd);
+	kvr_file_close(&file);
 	ioctl(loop, LOOP_CLR_FD, 0);
 	close(loop);
 }
