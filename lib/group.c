@@ -141,6 +141,14 @@ static int check_stale(const struct kvr_group *g, uint64_t new_epoch)
 						: "was gone");
 }
 
+/* What a caller would take for "again" must not be the end of an epoch. */
+static int final_cause(int cause)
+{
+	if (cause == -EINTR || cause == -EAGAIN || cause == -ETIMEDOUT || cause == -EMSGSIZE)
+		return -ECANCELED;
+	return cause;
+}
+
 static int check_failed(const struct kvr_group *g)
 {
 	uint32_t blamed = kvr_load_relaxed32(&g->leader->proc.blamed);
@@ -154,7 +162,7 @@ static int check_failed(const struct kvr_group *g)
 				g->name, (ull)g->header.epoch, cause);
 	if (blamed < g->layout.ranks)
 		kvr_group_describe(g, blamed, who, sizeof who);
-	return KVR_FAIL(cause,
+	return KVR_FAIL(final_cause(cause),
 			"group %s: the leader declared epoch %llu over: %s, because of %s; close "
 			"this handle and attach to the next epoch",
 			g->name, (ull)g->header.epoch,
@@ -225,7 +233,7 @@ int kvr_group_fail(struct kvr_group *g, uint32_t rank, int cause)
 			g->name, rank, cause, g->layout.ranks, KVR_MAX_RANKS);
 	if (!kvr_cas_acq_rel32(&g->failing, 0, 1)) /* F1, pairs with F1 */
 		return 0;
-	kvr_store_relaxed32((uint32_t *)(void *)&p->cause, (uint32_t)cause);
+	kvr_store_relaxed32((uint32_t *)(void *)&p->cause, (uint32_t)final_cause(cause));
 	kvr_store_relaxed32(&p->blamed, rank < g->layout.ranks ? rank : KVR_LEADER);
 	kvr_store_release32(&p->state, KVR_PROC_FAILED); /* G1, pairs with G2 */
 	ring_all(g);

@@ -88,6 +88,10 @@ void kvr_group_enter(struct kvr_group *g, enum kvr_call call, uint32_t channel);
 int kvr_group_leave(struct kvr_group *g, enum kvr_call call, uint32_t channel,
 		    const struct kvr_request *req, int result);
 
+/* As kvr_group_close() of a rank that did nothing yet: its place is free again in this epoch. The
+ * handle stays, to be closed. */
+void kvr_group_abandon(struct kvr_group *g);
+
 /* "rank 3 (pid 812, alive, in wait_store for 1.2 s)" or "the leader (...)" for KVR_LEADER. */
 void kvr_group_describe(const struct kvr_group *g, uint32_t rank, char *ret_text, size_t size);
 

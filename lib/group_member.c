@@ -172,6 +172,15 @@ static void leave_leader(struct kvr_group *g)
 	kvr_watcher_stop(g->watcher);
 }
 
+void kvr_group_abandon(struct kvr_group *g)
+{
+	if (g->rank == KVR_LEADER || !g->watcher || g->pid != (uint32_t)getpid())
+		return;
+	kvr_store_release32(&g->proc->state, KVR_PROC_ABSENT); /* G1, pairs with G2 */
+	kvr_watcher_stop(g->watcher);
+	g->watcher = NULL;
+}
+
 void kvr_group_close(struct kvr_group *g)
 {
 	if (!g)
@@ -181,7 +190,7 @@ void kvr_group_close(struct kvr_group *g)
 		kvr_watcher_forget(g->watcher);
 	} else if (g->rank == KVR_LEADER) {
 		leave_leader(g);
-	} else {
+	} else if (g->watcher) {
 		kvr_store_release32(&g->proc->state, KVR_PROC_LEFT); /* G1, pairs with G2 */
 		kvr_watcher_stop(g->watcher);
 		kvr_group_ring_leader(g);

@@ -41,7 +41,8 @@ static int bind_to(void *addr, size_t len, int node, const struct bitmask *allow
 	int error;
 
 	if (node == KVR_NODE_INTERLEAVE) {
-		ret = mbind(addr, len, MPOL_INTERLEAVE, allowed->maskp, allowed->size + 1, 0);
+		ret = mbind(addr, len, MPOL_INTERLEAVE, allowed->maskp, allowed->size + 1,
+			    MPOL_MF_MOVE);
 		return ret ? fail_bind(node, len, errno) : 0;
 	}
 	if ((unsigned long)node >= allowed->size || !numa_bitmask_isbitset(allowed, (unsigned)node))
@@ -56,7 +57,7 @@ static int bind_to(void *addr, size_t len, int node, const struct bitmask *allow
 	if (!one)
 		return KVR_FAIL(-ENOMEM, "kvr_node_bind: no memory for a node mask");
 	numa_bitmask_setbit(one, (unsigned)node);
-	ret = mbind(addr, len, MPOL_BIND, one->maskp, one->size + 1, 0);
+	ret = mbind(addr, len, MPOL_BIND, one->maskp, one->size + 1, MPOL_MF_MOVE);
 	error = errno;
 	numa_bitmask_free(one);
 	return ret ? fail_bind(node, len, error) : 0;

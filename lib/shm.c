@@ -16,6 +16,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -121,9 +122,58 @@ static int reserve(int fd, uint64_t bytes)
 	return 0;
 }
 
+/* MemAvailable of /proc/meminfo in bytes; UINT64_MAX when it does not tell. */
+static uint64_t memory_available(void)
+{
+	unsigned long long kib;
+	uint64_t found = UINT64_MAX;
+	char line[128];
+	FILE *f = fopen("/proc/meminfo", "re");
+
+	while (f && found == UINT64_MAX && fgets(line, sizeof line, f))
+		if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+			found = (uint64_t)kib * 1024;
+	if (f)
+		fclose(f);
+	return found;
+}
+
+/*
+ * Looked at first: a reservation that is too large would fill the file system for everybody until
+ * it fails; where the file system is larger than the memory, it would call the OOM killer; over
+ * RLIMIT_FSIZE it would be SIGXFSZ.
+ */
+static int room_check(const char *dir, uint64_t bytes)
+{
+	uint64_t memory = memory_available(), space;
+	struct statvfs vfs;
+	struct rlimit limit;
+
+	if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY &&
+	    bytes > limit.rlim_cur)
+		return KVR_FAIL(-EFBIG,
+				"a file of %llu bytes in %s is over this process's limit of %llu "
+				"(ulimit -f, RLIMIT_FSIZE)",
+				(ull)bytes, dir, (ull)limit.rlim_cur);
+	if (statvfs(dir, &vfs))
+		return KVR_FAIL(-errno, "cannot look at %s: %s", dir, kvr_strerror(errno));
+	space = (uint64_t)vfs.f_bavail * vfs.f_frsize;
+	if (bytes > space)
+		return KVR_FAIL(
+			-ENOSPC,
+			"%s is too small: %llu bytes are needed, %llu are free; remove stale "
+			"files there or enlarge it (in a container: docker run --shm-size)",
+			dir, (ull)bytes, (ull)space);
+	if (bytes > memory)
+		return KVR_FAIL(-ENOSPC,
+				"%llu bytes in %s are more than the %llu bytes of memory that are "
+				"available",
+				(ull)bytes, dir, (ull)memory);
+	return 0;
+}
+
 int kvr_shm_create(const char *dir, uint64_t bytes)
 {
-	struct statvfs vfs = { 0 };
 	int fd, err;
 
 	if (!dir)
@@ -137,19 +187,24 @@ int kvr_shm_create(const char *dir, uint64_t bytes)
 				"another file system with O_TMPFILE)",
 				dir, kvr_strerror(errno));
 	/* The umask may have taken our own permissions away. */
-	err = fchmod(fd, 0600) ? -errno : reserve(fd, bytes);
+	if (fchmod(fd, 0600))
+		err = KVR_FAIL(-errno, "cannot set the mode of a file in %s", dir);
+	else
+		err = room_check(dir, bytes);
+	if (err) {
+		close(fd);
+		return err;
+	}
+	err = reserve(fd, bytes);
 	if (!err)
 		return fd;
 	close(fd);
-	if (err != -ENOSPC)
-		return KVR_FAIL(err, "cannot reserve %llu bytes in %s: %s", (ull)bytes, dir,
-				kvr_strerror(err));
-	if (statvfs(dir, &vfs))
-		vfs.f_bavail = 0;
-	return KVR_FAIL(-ENOSPC,
-			"%s is too small: %llu bytes are needed, %llu are free; remove stale "
-			"files there or enlarge it (in a container: docker run --shm-size)",
-			dir, (ull)bytes, (ull)vfs.f_bavail * vfs.f_frsize);
+	/* Somebody else was quicker, or a quota counts what statvfs does not. */
+	if (err == -ENOSPC)
+		err = room_check(dir, bytes);
+	return err ? err
+		   : KVR_FAIL(-ENOSPC, "cannot reserve %llu bytes in %s: no space", (ull)bytes,
+			      dir);
 }
 
 int kvr_shm_publish(int fd, const char *path)
@@ -162,6 +217,11 @@ int kvr_shm_publish(int fd, const char *path)
 	/* Without /proc there is another way, for which older kernels want a capability. */
 	if (errno == ENOENT && !linkat(fd, "", AT_FDCWD, path, AT_EMPTY_PATH))
 		return 0;
+	if (errno == EEXIST)
+		return KVR_FAIL(-EEXIST,
+				"%s is there already and was not made by this group: look whose it "
+				"is (ls -l, fuser) and remove it",
+				path);
 	return KVR_FAIL(-errno, "cannot give %s its name: %s", path, kvr_strerror(errno));
 }
 

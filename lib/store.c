@@ -246,9 +246,12 @@ static void page_write(struct kvr_store *store, struct store_dev *d, uint64_t nu
 {
 	struct store_page *page = &d->pages[number];
 	struct kvr_store_op *op, *first = page->waiting;
-	struct store_op *p = store_priv(first);
+	struct store_op *p;
 	int err;
 
+	if (!first)
+		return; /* a listed page has some */
+	p = store_priv(first);
 	for (op = first; op; op = store_priv(op)->next) {
 		record_fill(store, d, op);
 		op->state = OP_RECORD;

@@ -45,6 +45,11 @@ int store_options(const struct kvr_store_opts *opts, struct kvr_store_opts *ret_
 	memcpy(&o, opts, opts->size);
 	if (!o.model || !o.shape)
 		return KVR_FAIL(-EINVAL, "kvr_store_open: opts.model and opts.shape are needed");
+	if (o.bytes && o.bytes < (uint64_t)KVR_PAGE * (o.npaths ? o.npaths : 1))
+		return KVR_FAIL(-ENOSPC,
+				"kvr_store_open: opts.bytes is %" PRIu64
+				" for %u devices: not even one block; 0 means as they are",
+				o.bytes, o.npaths);
 	*ret_opts = o;
 	return 0;
 }

@@ -65,7 +65,8 @@ KVR_API void kvr_group_close(struct kvr_group *group);
 KVR_API int kvr_group_check(struct kvr_group *group);
 
 /* The leader ends the epoch, naming a rank (or KVR_MAX_RANKS for none) and a cause (-errno). All
- * waits of all ranks end with that cause. */
+ * waits of all ranks end with that cause; one that means "try again" (EINTR, EAGAIN, ETIMEDOUT,
+ * EMSGSIZE) becomes -ECANCELED, so that nobody tries for ever. */
 KVR_API int kvr_group_fail(struct kvr_group *group, uint32_t rank, int cause);
 
 KVR_API uint64_t kvr_group_epoch(const struct kvr_group *group);
