@@ -133,8 +133,9 @@ KVR_LIB = $(abspath $(B))/lib$(NAME).so.$(SOVER)
 RUNENV  = B=$(call quote,$(B)) SAN=$(SAN) V=$(V) KVR_LIB=$(call quote,$(KVR_LIB))
 SUBMAKE = $(MAKE) --no-print-directory
 # Tests chosen by T need their own programs alone, and the tools if they call test_tool().
-CHECK_NEEDS = $(if $(filter-out *,$(T)),$(if $(T_PY)$(shell grep -lw KVR_LIB $(T_TEST) /dev/null),$(SHARED)) \
-	$(if $(shell grep -lw test_tool $(T_TEST) /dev/null),$(TOOL_BIN)),all)
+USES = $(shell grep -lw $(1) $(T_TEST) /dev/null)
+CHECK_NEEDS = $(if $(filter-out *,$(T)),$(if $(T_PY)$(call USES,KVR_LIB),$(SHARED)) \
+	$(if $(call USES,test_tool),$(TOOL_BIN)),all)
 check: $(CHECK_NEEDS) $(T_TEST:%.c=$(B)/%)   ## the tests; T='ring group' or T='st*' chooses
 	@$(if $(T_TEST)$(T_PY),,echo "make: no tests/test_NAME for T='$(T)'" >&2; exit 1)
 	$(Q)$(RUNENV) sh tests/run.sh $(T_TEST:%.c=$(B)/%) $(T_PY)

@@ -69,6 +69,7 @@ struct kvr_rank_ops {
 	uint32_t cursor;
 	struct kvr_engine_block *lists; /* [KVR_OPEN_LISTS][max_blocks] */
 	uint64_t lists_used;
+	struct kvr_slot_header *header; /* copy of the one being verified */
 	/* completions taken from the ring, not yet given to the caller */
 	struct kvr_completion *pending;
 	uint64_t head, tail;
@@ -94,12 +95,38 @@ struct kvr_connector {
 	uint64_t tick;	    /* leader: last done. rank: last returned */
 	uint64_t open_tick; /* leader: tick whose publishing was interrupted, or 0 */
 	uint32_t open_told; /* leader: records that it published before */
-	int pid;	    /* a forked child holds a handle that is inert */
+	uint32_t forks;	    /* a forked child's copy of the handle is inert */
 };
 
 /* A rank waits this much longer than its caller said for the leader's answer to a begin: a leader
  * that finds no room until the same deadline says so to all. */
 #define KVR_ANSWER_GRACE_NS 1000000000ull
+
+/* Ends what is there of a connector; also of one that did not open. */
+void kvr_connector_destroy(struct kvr_connector *c);
+
+/* The leader's part of each call. */
+int kvr_lead_lookup(struct kvr_connector *c, const struct kvr_request *req,
+		    const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
+		    struct kvr_hit *ret_hit);
+int kvr_lead_store_begin(struct kvr_connector *c, const struct kvr_request *req,
+			 const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
+			 struct kvr_block *ret_blocks, uint32_t *ret_covered);
+int kvr_lead_load_begin(struct kvr_connector *c, const struct kvr_request *req, uint32_t n,
+			uint64_t deadline_ns);
+int kvr_lead_load_wait(struct kvr_connector *c, const struct kvr_request *req, uint64_t deadline_ns,
+		       struct kvr_block *ret_blocks, uint32_t max);
+int kvr_lead_tick(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
+		  uint64_t deadline_ns, struct kvr_completion *ret, uint32_t max,
+		  uint64_t *ret_tick);
+int kvr_lead_shutdown(struct kvr_connector *c, uint64_t deadline_ns);
+
+/* connector_rank.c, for connector_ticks.c and back. */
+struct kvr_rank_op *kvr_rank_op_find(struct kvr_rank_ops *k, const struct kvr_request *request,
+				     uint32_t kind);
+int kvr_rank_bad_message(struct kvr_connector *c, const struct kvr_message *m, const char *why);
+/* Takes what is on COMPLETE into `pending`. 0, or -errno other than "nothing there". */
+int kvr_rank_pull(struct kvr_connector *c);
 
 /* The rank's part of each call. */
 int kvr_rank_open(struct kvr_connector *c);

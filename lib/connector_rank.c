@@ -12,7 +12,6 @@
 #include "util.h"
 
 #define NONE UINT32_MAX
-#define PENDING_MAX (1u << 20)
 
 /* --- what this rank knows of operations
  * ----------------------------------------------------------- */
@@ -33,8 +32,8 @@ static struct kvr_request clean(const struct kvr_request *req)
 	return (struct kvr_request){ .id = req->id, .space = req->space, .attempt = req->attempt };
 }
 
-static struct kvr_rank_op *op_find(struct kvr_rank_ops *k, const struct kvr_request *request,
-				   uint32_t kind)
+struct kvr_rank_op *kvr_rank_op_find(struct kvr_rank_ops *k, const struct kvr_request *request,
+				     uint32_t kind)
 {
 	struct kvr_request req = clean(request);
 
@@ -51,7 +50,7 @@ static void op_forget(struct kvr_rank_ops *k, struct kvr_rank_op *op)
 	while (&k->ops[*link] != op)
 		link = &k->ops[*link].next;
 	*link = op->next;
-	if (op->list != NONE)
+	if (op->list < KVR_OPEN_LISTS)
 		k->lists_used &= ~(1ull << op->list);
 	op->used = 0;
 }
@@ -74,7 +73,7 @@ static int op_ended(const struct kvr_connector *c, const struct kvr_rank_op *op)
 
 static void list_drop(struct kvr_connector *c, struct kvr_rank_op *op)
 {
-	if (op->list != NONE)
+	if (op->list < KVR_OPEN_LISTS)
 		c->known.lists_used &= ~(1ull << op->list);
 	op->list = NONE;
 }
@@ -99,7 +98,7 @@ static struct kvr_rank_op *op_add(struct kvr_connector *c, const struct kvr_requ
 				  uint32_t kind, const struct kvr_engine_answer *a)
 {
 	struct kvr_rank_ops *k = &c->known;
-	struct kvr_rank_op *op = op_find(k, req, kind);
+	struct kvr_rank_op *op = kvr_rank_op_find(k, req, kind);
 	uint32_t *bucket;
 
 	if (op)
@@ -184,7 +183,8 @@ int kvr_rank_open(struct kvr_connector *c)
 	k->buckets = malloc(k->capacity * sizeof *k->buckets);
 	k->lists = calloc((size_t)KVR_OPEN_LISTS * c->config.max_blocks, sizeof *k->lists);
 	k->pending = calloc(k->pending_mask + 1, sizeof *k->pending);
-	if (!k->ops || !k->buckets || !k->lists || !k->pending)
+	k->header = malloc(c->geo.header_bytes);
+	if (!k->ops || !k->buckets || !k->lists || !k->pending || !k->header)
 		return KVR_FAIL(-ENOMEM, "rank %u: no memory for %u operations", c->rank,
 				k->capacity);
 	memset(k->buckets, 0xff, k->capacity * sizeof *k->buckets);
@@ -197,12 +197,13 @@ void kvr_rank_close(struct kvr_connector *c)
 	free(c->known.buckets);
 	free(c->known.lists);
 	free(c->known.pending);
+	free(c->known.header);
 }
 
 /* --- answers
  * -------------------------------------------------------------------------------------- */
 
-static int bad_message(struct kvr_connector *c, const struct kvr_message *m, const char *why)
+int kvr_rank_bad_message(struct kvr_connector *c, const struct kvr_message *m, const char *why)
 {
 	return KVR_FAIL(-EBADMSG, "rank %u: message %llu of channel %s (%s, %u bytes): %s", c->rank,
 			(unsigned long long)m->number, kvr_channel_name(m->channel),
@@ -220,15 +221,16 @@ int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req, uint
 	if (err)
 		return err;
 	if (m.len != sizeof w)
-		return bad_message(c, &m, "not the size of a lookup's answer");
+		return kvr_rank_bad_message(c, &m, "not the size of a lookup's answer");
 	memcpy(&w, m.data, sizeof w);
 	if (w.status < 0)
 		return KVR_FAIL(w.status, "lookup of request %llu/%u failed in the leader: %s",
 				(unsigned long long)req->id, req->attempt, kvr_strerror(w.status));
 	if (w.blocks > n || w.blocks > c->config.max_blocks || w.host > w.blocks)
-		return bad_message(c, &m,
-				   "a longer hit than was asked for; do all ranks pass the "
-				   "same keys?");
+		return kvr_rank_bad_message(
+			c, &m,
+			"a longer hit than was asked for; do all ranks pass the "
+			"same keys?");
 	*ret_hit =
 		(struct kvr_hit){ .blocks = w.blocks, .host = w.host, .nvme = w.blocks - w.host };
 	return 0;
@@ -244,9 +246,10 @@ static int begin_known(struct kvr_connector *c, uint32_t kind, const struct kvr_
 
 	if (a->count > n || a->count > c->config.max_blocks || a->covered > n ||
 	    m->len != sizeof *a + a->count * sizeof *list)
-		return bad_message(c, m,
-				   "more blocks than were asked for; do all ranks pass the "
-				   "same keys?");
+		return kvr_rank_bad_message(
+			c, m,
+			"more blocks than were asked for; do all ranks pass the "
+			"same keys?");
 	op = op_add(c, req, kind, a);
 	if (!op)
 		return KVR_FAIL(-ENOBUFS,
@@ -258,10 +261,24 @@ static int begin_known(struct kvr_connector *c, uint32_t kind, const struct kvr_
 	for (uint32_t i = 0; i < a->count; i++)
 		if (list[i].slot >= c->pool.slots || list[i].index >= n) {
 			op_forget(&c->known, op);
-			return bad_message(c, m, "a slot or an index out of range");
+			return kvr_rank_bad_message(c, m, "a slot or an index out of range");
 		}
 	*ret_op = op;
 	return 0;
+}
+
+static const char *refusal(uint32_t reason)
+{
+	switch (reason) {
+	case KVR_REFUSED_POOL:
+		return "; all slots of the pool are pinned, being copied or written";
+	case KVR_REFUSED_TABLE:
+		return "; its operation table is full; call check_completed";
+	case KVR_REFUSED_OPEN:
+		return "; too many operations wait for ranks";
+	default:
+		return "";
+	}
 }
 
 /* The answer to a begin: copied, bounded, and remembered. 0 or -errno. */
@@ -282,21 +299,23 @@ static int take_begin(struct kvr_connector *c, uint32_t kind, const struct kvr_r
 	if (err)
 		return err;
 	if (m.len < sizeof a)
-		return bad_message(c, &m, "shorter than its fixed part");
+		return kvr_rank_bad_message(c, &m, "shorter than its fixed part");
 	memcpy(&a, m.data, sizeof a);
 	if (a.status < 0)
-		return KVR_FAIL(a.status, "%s of request %llu/%u was refused by the leader: %s",
+		return KVR_FAIL(a.status, "%s of request %llu/%u was refused by the leader: %s%s",
 				kvr_op_kind_name(kind), (unsigned long long)req->id, req->attempt,
-				kvr_strerror(a.status));
+				kvr_strerror(a.status), refusal(a.reason));
+	*ret_answer = a;
+	if (!store && !a.gen && !a.count)
+		return 0; /* a load of which nothing is left: no operation */
 	if (a.entry >= c->group->layout.ops)
-		return bad_message(c, &m, "an operation that cannot be");
+		return kvr_rank_bad_message(c, &m, "an operation that cannot be");
 	err = begin_known(c, kind, req, n, &a, &m, ret_op);
 	if (err) {
 		/* The leader counts on this rank: say that it will not come. */
 		acknowledge(c, a.entry, a.gen, KVR_ACK_FAILED, (uint32_t)-err);
 		return err;
 	}
-	*ret_answer = a;
 	return 0;
 }
 
@@ -410,10 +429,12 @@ static int unknown(struct kvr_connector *c, const struct kvr_request *req, uint3
 
 int kvr_rank_store_copied(struct kvr_connector *c, const struct kvr_request *req, int status)
 {
-	struct kvr_rank_op *op = op_find(&c->known, req, KVR_OP_STORE);
+	struct kvr_rank_op *op = kvr_rank_op_find(&c->known, req, KVR_OP_STORE);
 
 	if (!op)
 		return unknown(c, req, KVR_OP_STORE);
+	if (status > 0 || status < -4095)
+		return KVR_FAIL(-EINVAL, "store_copied: status %d; 0 or a negative errno", status);
 	if (op->list == NONE)
 		return 0; /* nothing to store, or acknowledged already */
 	if (status < 0) {
@@ -428,158 +449,6 @@ int kvr_rank_store_copied(struct kvr_connector *c, const struct kvr_request *req
 	}
 	list_drop(c, op);
 	return 0;
-}
-
-/* --- completions
- * ---------------------------------------------------------------------------------- */
-
-static int pending_grow(struct kvr_connector *c)
-{
-	struct kvr_rank_ops *k = &c->known;
-	uint64_t n = (k->pending_mask + 1) * 2;
-	struct kvr_completion *p = n > PENDING_MAX ? NULL : malloc(n * sizeof *p);
-
-	if (!p)
-		return -EAGAIN;
-	for (uint64_t i = k->head; i != k->tail; i++)
-		p[i & (n - 1)] = k->pending[i & k->pending_mask];
-	free(k->pending);
-	k->pending = p;
-	k->pending_mask = n - 1;
-	return 0;
-}
-
-static void pend(struct kvr_connector *c, const struct kvr_wire_record *r, uint64_t tick)
-{
-	struct kvr_rank_ops *k = &c->known;
-	struct kvr_request req = { .id = r->id, .space = r->space, .attempt = r->attempt };
-	struct kvr_rank_op *op = op_find(k, &req, r->kind);
-
-	k->pending[k->tail++ & k->pending_mask] = (struct kvr_completion){ .request = req,
-									   .kind = r->kind,
-									   .stage = r->stage,
-									   .status = r->status,
-									   .blocks = r->blocks,
-									   .tick = tick };
-	if (!op || op->entry != r->entry || op->gen != r->gen)
-		return; /* of an earlier operation with that name */
-	if (r->stage < KVR_STAGE_FAILED)
-		op->reached = r->stage;
-	if (r->stage >= KVR_STAGE_END) {
-		op->stage = r->stage;
-		op->status = r->status;
-	}
-}
-
-/* Takes what is on COMPLETE into `pending`. 0, or -errno other than "nothing there". */
-static int pull(struct kvr_connector *c)
-{
-	struct kvr_rank_ops *k = &c->known;
-	uint64_t most = c->max_payload / sizeof(struct kvr_wire_record);
-
-	for (;;) {
-		struct kvr_wire_complete w;
-		struct kvr_message m;
-		int err;
-
-		while (k->pending_mask + 1 - (k->tail - k->head) < most)
-			if (pending_grow(c))
-				return 0; /* the rest waits in the ring */
-		err = kvr_channels_take(c->channels, KVR_CH_COMPLETE, 0, &m);
-		if (err == -EAGAIN)
-			return 0;
-		if (err)
-			return err;
-		if (m.len < sizeof w)
-			return bad_message(c, &m, "shorter than its fixed part");
-		memcpy(&w, m.data, sizeof w);
-		if (m.len != sizeof w + w.count * sizeof(struct kvr_wire_record))
-			return bad_message(c, &m, "its length and its count do not agree");
-		for (uint32_t i = 0; i < w.count; i++) {
-			struct kvr_wire_record r;
-
-			memcpy(&r, (const uint8_t *)m.data + sizeof w + i * sizeof r, sizeof r);
-			pend(c, &r, w.tick);
-		}
-	}
-}
-
-struct tick_wait {
-	struct kvr_connector *c;
-	uint64_t tick;
-};
-
-static uint64_t tick_done(const struct kvr_connector *c)
-{
-	return kvr_load_acquire(&c->group->leader->tick_done); /* T2, pairs with T1 */
-}
-
-/* The leader announced its end, after its last tick; this rank did not take the message yet. */
-static int end_announced(const struct kvr_connector *c)
-{
-	const struct kvr_rank_page *own = (const void *)c->group->own;
-	const uint64_t *told = &c->group->leader->watermark[KVR_CH_CONTROL];
-
-	return kvr_load_acquire(told) > own->taken[KVR_CH_CONTROL]; /* M2, pairs with M1 */
-}
-
-static int tick_ready(void *arg)
-{
-	struct tick_wait *w = arg;
-	int err = pull(w->c);
-
-	if (err || tick_done(w->c) >= w->tick)
-		return err ? err : 1;
-	if (end_announced(w->c) && tick_done(w->c) < w->tick)
-		return KVR_FAIL(
-			-ESHUTDOWN,
-			"rank %u: tick %llu will not come: the leader announced its end after "
-			"tick %llu; call kvr_connector_shutdown and close",
-			w->c->rank, (unsigned long long)w->tick,
-			(unsigned long long)tick_done(w->c));
-	return 0;
-}
-
-int kvr_rank_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
-			     uint64_t deadline_ns, struct kvr_completion *ret, uint32_t max,
-			     uint64_t *ret_tick)
-{
-	struct kvr_rank_ops *k = &c->known;
-	struct tick_wait w = { c, mode == KVR_NOW    ? tick_done(c)
-				  : mode == KVR_NEXT ? c->tick + 1
-						     : tick };
-	uint64_t n = 0, upto = w.tick;
-	char what[64];
-	int err;
-
-	snprintf(what, sizeof what, "tick %llu", (unsigned long long)w.tick);
-	err = kvr_group_wait(c->group, tick_ready, &w, deadline_ns, what);
-	if (err > 0)
-		err = pull(c); /* what was published between the last look and tick_done */
-	if (err == -EOWNERDEAD || err == -ESTALE || err == -ESHUTDOWN) {
-		/* What the leader finished comes first; its end is reported when nothing is left.
-		 */
-		upto = kvr_min(tick_done(c), upto);
-		if (k->head == k->tail || k->pending[k->head & k->pending_mask].tick > upto)
-			return err;
-	} else if (err < 0) {
-		return err;
-	}
-	while (k->head + n != k->tail && k->pending[(k->head + n) & k->pending_mask].tick <= upto)
-		n++;
-	if (n > max)
-		return KVR_FAIL(-EMSGSIZE,
-				"check_completed: %llu completions up to tick %llu, room for %u; "
-				"call again with more",
-				(unsigned long long)n, (unsigned long long)upto, max);
-	for (uint64_t i = 0; i < n; i++)
-		ret[i] = k->pending[k->head++ & k->pending_mask];
-	if (upto > c->tick)
-		c->tick = upto;
-	kvr_store_relaxed(&c->group->proc->tick_seen, c->tick);
-	if (ret_tick)
-		*ret_tick = upto;
-	return (int)n;
 }
 
 /* --- waiting for an operation's word
@@ -609,7 +478,7 @@ static int word_failed(const struct word_wait *w, uint32_t stage, int status)
 static int word_recycled(struct word_wait *w)
 {
 	struct kvr_rank_op *op = w->op;
-	int err = op->stage ? 0 : pull(w->c);
+	int err = op->stage ? 0 : kvr_rank_pull(w->c);
 
 	if (!op->stage)
 		return err;
@@ -656,7 +525,7 @@ static int wait_word(struct kvr_connector *c, struct kvr_rank_op *op, enum kvr_s
 int kvr_rank_wait_store(struct kvr_connector *c, const struct kvr_request *req,
 			enum kvr_stage stage, uint64_t deadline_ns)
 {
-	struct kvr_rank_op *op = op_find(&c->known, req, KVR_OP_STORE);
+	struct kvr_rank_op *op = kvr_rank_op_find(&c->known, req, KVR_OP_STORE);
 	uint32_t value;
 
 	return op ? wait_word(c, op, stage, deadline_ns, &value) : unknown(c, req, KVR_OP_STORE);
@@ -669,33 +538,55 @@ int kvr_rank_load_begin(struct kvr_connector *c, const struct kvr_request *req, 
 	struct kvr_rank_op *op;
 	int err = take_begin(c, KVR_OP_LOAD, req, n, deadline_ns, &a, &op);
 
-	return err ? err : (int)a.count;
+	return err ? err : (int)a.count; /* 0: nothing is left, and there is no operation */
 }
 
-/* The leading blocks whose header page and segments (those this rank reads) are right. */
-static uint32_t verify(struct kvr_connector *c, const struct kvr_rank_op *op,
-		       const struct kvr_key *keys, uint32_t n)
+/* A whole header page of another key than the caller's: not the block is bad, but the call. */
+static int keys_differ(struct kvr_connector *c, const struct kvr_rank_op *op, uint32_t i,
+		       const struct kvr_key *key)
+{
+	const struct kvr_slot_header *h = c->known.header;
+
+	if (!memcmp(&h->key, key, sizeof *key) ||
+	    kvr_slot_check(h, &c->geo, &h->key, h->space, list_of(c, op)[i].sum))
+		return 0;
+	return KVR_FAIL(
+		-EPROTO,
+		"rank %u: load of request %llu/%u: key %u differs from the leader's; all ranks "
+		"must pass the keys of the lookup",
+		c->rank, (unsigned long long)op->req.id, op->req.attempt, i);
+}
+
+/* The leading blocks whose header page and segments (those this rank reads) are right; or -EPROTO.
+ */
+static int verify(struct kvr_connector *c, const struct kvr_rank_op *op, const struct kvr_key *keys,
+		  uint32_t n)
 {
 	const struct kvr_engine_block *list = list_of(c, op);
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct segment_job j = job_of(c, list[i].slot);
 
+		/* What is checked is what is used: the page itself others can write. */
+		memcpy(c->known.header, j.header, c->geo.header_bytes);
+		j.header = c->known.header;
+		if (keys_differ(c, op, i, &keys[i]))
+			return -EPROTO;
 		if (kvr_slot_check(j.header, &c->geo, &keys[i], op->req.space, list[i].sum))
-			return i;
+			return (int)i;
 		j.key = keys[i];
 		if (each_segment(c, 0, segment_verify, &j))
-			return i;
+			return (int)i;
 	}
-	return n;
+	return (int)n;
 }
 
 int kvr_rank_load_wait(struct kvr_connector *c, const struct kvr_request *req,
 		       const struct kvr_key *keys, uint64_t deadline_ns,
 		       struct kvr_block *ret_blocks, uint32_t max)
 {
-	struct kvr_rank_op *op = op_find(&c->known, req, KVR_OP_LOAD);
-	uint32_t good;
+	struct kvr_rank_op *op = kvr_rank_op_find(&c->known, req, KVR_OP_LOAD);
+	uint32_t good = 0;
 	int err;
 
 	if (!op || op->list == NONE)
@@ -704,8 +595,14 @@ int kvr_rank_load_wait(struct kvr_connector *c, const struct kvr_request *req,
 		err = wait_word(c, op, KVR_STAGE_HOST, deadline_ns, &good);
 		if (err)
 			return err;
-		op->good = verify(c, op, keys, good < op->n ? good : op->n);
+		err = verify(c, op, keys, good < op->n ? good : op->n);
 		op->voted = 1;
+		if (err < 0) {
+			answer(c, op, KVR_ACK_FAILED, (uint32_t)-err);
+			list_drop(c, op);
+			return err;
+		}
+		op->good = (uint32_t)err;
 		answer(c, op, KVR_ACK_VERIFIED, op->good);
 	}
 	err = wait_word(c, op, KVR_STAGE_VERIFIED, deadline_ns, &good);
@@ -720,7 +617,7 @@ int kvr_rank_load_wait(struct kvr_connector *c, const struct kvr_request *req,
 
 int kvr_rank_load_done(struct kvr_connector *c, const struct kvr_request *req)
 {
-	struct kvr_rank_op *op = op_find(&c->known, req, KVR_OP_LOAD);
+	struct kvr_rank_op *op = kvr_rank_op_find(&c->known, req, KVR_OP_LOAD);
 
 	if (!op)
 		return unknown(c, req, KVR_OP_LOAD);

@@ -251,7 +251,8 @@ static int set_up(struct kvr_engine *e)
 
 static int work_left(struct kvr_engine *e)
 {
-	return e->io_running || e->write_head != e->write_tail || e->read_head != e->read_tail;
+	return e->io_running || e->write_head != e->write_tail ||
+	       (e->read_head != e->read_tail && !e->group_error);
 }
 
 /* The store belongs to this thread alone: the rings' single issuer must open, drive and drain it.

@@ -53,13 +53,16 @@ struct kvr_engine_name {
 	uint32_t entry, gen;
 };
 
+/* Why a begin was refused with -EAGAIN. */
+enum kvr_refused { KVR_REFUSED_NONE, KVR_REFUSED_POOL, KVR_REFUSED_TABLE, KVR_REFUSED_OPEN };
+
 /* What a begin decided; goes to the ranks as it is. */
 struct kvr_engine_answer {
 	uint32_t entry, gen;
 	uint32_t count;	  /* of blocks */
 	uint32_t covered; /* store: keys handled */
 	int32_t status;	  /* 0, or -errno: no operation was begun */
-	uint32_t reserved;
+	uint32_t reason;  /* of -EAGAIN: enum kvr_refused */
 };
 
 /* The calls of connector.h, leader's part; blocks has room for max_blocks. Return -EOWNERDEAD and

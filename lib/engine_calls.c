@@ -84,13 +84,14 @@ struct begin {
 	struct kvr_engine_answer *answer;
 	struct kvr_engine_block *blocks;
 	struct kvr_op *op;
+	enum kvr_refused refused;
 	char reason[256]; /* why the last try found no room */
 };
 
 static void refuse(struct begin *b, int status)
 {
 	snprintf(b->reason, sizeof b->reason, "%s", kvr_explain());
-	*b->answer = (struct kvr_engine_answer){ .status = status };
+	*b->answer = (struct kvr_engine_answer){ .status = status, .reason = b->refused };
 }
 
 /* An entry for a new operation, or the reason why there is none. *ret_final: waiting does not help.
@@ -101,6 +102,7 @@ static int begin_op(struct begin *b, int *ret_final)
 	struct kvr_op *old = kvr_op_find(e, b->req, b->kind);
 
 	*ret_final = 1;
+	b->refused = KVR_REFUSED_TABLE;
 	if (old && old->used && old->stage < KVR_STAGE_END)
 		return KVR_FAIL(-EEXIST,
 				"request %llu attempt %u already has a %s; raise the attempt",
@@ -112,9 +114,11 @@ static int begin_op(struct begin *b, int *ret_final)
 				"check_completed so that ended ones can go",
 				e->group->layout.ops);
 	*ret_final = 0;
+	b->refused = KVR_REFUSED_OPEN;
 	if (e->open_count >= KVR_OPEN_OPS)
 		return KVR_FAIL(-EAGAIN, "%u operations wait for ranks, the most at once",
 				e->open_count);
+	b->refused = KVR_REFUSED_POOL; /* all that can be missing from here on */
 	b->op = kvr_op_new(e, b->req, b->kind);
 	return 0;
 }
@@ -220,6 +224,12 @@ static int try_load(struct begin *b)
 					      "no slot of the pool's %llu can be freed for a load",
 					      (unsigned long long)e->pool.slots),
 				     0);
+	/* Nothing left of the prefix: there is no operation, and nobody has to end one. */
+	if (!b->op->n) {
+		kvr_op_drop(e, b->op);
+		*b->answer = (struct kvr_engine_answer){ 0 };
+		return 1;
+	}
 	return begin_decided(b, 0);
 }
 
@@ -231,9 +241,10 @@ static int begin_ready(void *arg)
 	pthread_mutex_lock(&b->e->lock);
 	/* After a death nothing is reserved: slots that a survivor still copies from must not move.
 	 */
-	if (b->e->group_error)
-		done = 0;
-	else
+	done = b->e->group_error;
+	if (done && !kvr_group_check(b->e->group))
+		KVR_FAIL(done, "the group failed before: %s", kvr_strerror(done));
+	if (!done)
 		done = b->kind == KVR_OP_STORE ? try_store(b) : try_load(b);
 	b->e->waiting = !done;
 	pthread_mutex_unlock(&b->e->lock);
@@ -247,6 +258,7 @@ static int begin(struct begin *b, uint64_t deadline_ns)
 
 	snprintf(what, sizeof what, "room for a %s of request %llu/%u", kvr_op_kind_name(b->kind),
 		 (unsigned long long)b->req->id, b->req->attempt);
+	refuse(b, -EAGAIN);
 	err = kvr_group_wait(b->e->group, begin_ready, b, deadline_ns, what);
 	if (err > 0 && b->answer->status)
 		return kvr_fail(0, "%s", b->reason);
@@ -262,7 +274,9 @@ int kvr_engine_store_begin(struct kvr_engine *e, const struct kvr_request *req,
 			   const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
 			   struct kvr_engine_answer *ret_answer, struct kvr_engine_block *blocks)
 {
-	struct begin b = { e, req, keys, n, KVR_OP_STORE, ret_answer, blocks, NULL, "" };
+	struct begin b = {
+		e, req, keys, n, KVR_OP_STORE, ret_answer, blocks, NULL, KVR_REFUSED_NONE, ""
+	};
 
 	return begin(&b, deadline_ns);
 }
@@ -271,7 +285,8 @@ int kvr_engine_load_begin(struct kvr_engine *e, const struct kvr_request *req, u
 			  uint64_t deadline_ns, struct kvr_engine_answer *ret_answer,
 			  struct kvr_engine_block *blocks)
 {
-	struct begin b = { e, req, NULL, n, KVR_OP_LOAD, ret_answer, blocks, NULL, "" };
+	struct begin b = { e, req, NULL, n, KVR_OP_LOAD, ret_answer, blocks, NULL, KVR_REFUSED_NONE,
+			   "" };
 
 	return begin(&b, deadline_ns);
 }
@@ -312,6 +327,29 @@ static int op_ready(void *arg)
 	return done;
 }
 
+/* Adds to the sentence of a wait that ran out of time: which ranks did not acknowledge. */
+static void name_missing(struct kvr_engine *e, const struct kvr_request *req, enum kvr_op_kind kind)
+{
+	struct kvr_op *op;
+	uint64_t missing = 0;
+	char who[256];
+
+	pthread_mutex_lock(&e->lock);
+	op = kvr_op_find(e, req, kind);
+	if (op && kind == KVR_OP_STORE && op->stage == KVR_STAGE_BEGUN)
+		missing = e->writers & ~op->acked;
+	else if (op && kind == KVR_OP_LOAD && op->stage >= KVR_STAGE_HOST &&
+		 op->stage < KVR_STAGE_END)
+		missing = e->readers & ~op->acked;
+	pthread_mutex_unlock(&e->lock);
+	for (int n = 0; missing && n < 3; n++, missing &= missing - 1) {
+		kvr_group_describe(e->group, (uint32_t)__builtin_ctzll(missing), who, sizeof who);
+		kvr_fail_more(0, "%s %s", n ? "," : "; not acknowledged by", who);
+	}
+	if (missing)
+		kvr_fail_more(0, " and %d more", __builtin_popcountll(missing));
+}
+
 int kvr_engine_wait_op(struct kvr_engine *e, const struct kvr_request *req, enum kvr_op_kind kind,
 		       enum kvr_stage stage, uint64_t deadline_ns)
 {
@@ -322,6 +360,8 @@ int kvr_engine_wait_op(struct kvr_engine *e, const struct kvr_request *req, enum
 	snprintf(what, sizeof what, "stage %s of the %s of request %llu/%u", kvr_stage_name(stage),
 		 kvr_op_kind_name(kind), (unsigned long long)req->id, req->attempt);
 	err = kvr_group_wait(e->group, op_ready, &w, deadline_ns, what);
+	if (err == -ETIMEDOUT)
+		name_missing(e, req, kind);
 	return err > 0 ? (int)w.value : err;
 }
 

@@ -193,7 +193,7 @@ static int acks(struct kvr_engine *e, struct kvr_op *op, uint64_t need, enum kvr
 		if (code == KVR_ACK_FAILED) {
 			op->good = 0;
 			if (!op->status)
-				op->status = value ? -(int32_t)(value & 0xffff) : -EIO;
+				op->status = value && value <= 4095 ? -(int32_t)value : -EIO;
 		} else if (step == KVR_ACK_VERIFIED && value < op->good) {
 			op->good = value; /* also in the DONE of a rank that did not wait */
 		}
@@ -229,9 +229,14 @@ static void store_copied(struct kvr_engine *e, struct kvr_op *op)
 	kvr_op_stage(e, op, KVR_STAGE_COPIED, 0, 1);
 }
 
-/* Every block can be hit: those that are not on the store, nor on their way, are written. */
+/*
+ * Every block can be hit, unless one that it joined failed: then the stage is not reached. Those
+ * that are not on the store, nor on their way, are written.
+ */
 static void store_host(struct kvr_engine *e, struct kvr_op *op)
 {
+	if (op->status)
+		return;
 	kvr_op_stage(e, op, KVR_STAGE_HOST, 0, 1);
 	for (uint32_t i = 0; e->store && i < op->n; i++)
 		if (kvr_tier_queue(&e->tier, op->ids[i]))
@@ -278,6 +283,8 @@ static int store_progress(struct kvr_engine *e, struct kvr_op *op)
 				op->status = -ECANCELED;
 		}
 		store_host(e, op);
+		if (op->status)
+			kvr_op_end(e, op, KVR_STAGE_FAILED, op->status);
 		return 1;
 	case KVR_STAGE_HOST:
 		for (; op->next < op->n; op->next++) {

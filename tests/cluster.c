@@ -21,7 +21,6 @@ void cluster_init(struct cluster *cl, uint32_t ranks, int replicated, uint32_t b
 						.ring_bytes = 32768,
 						.model = &model,
 						.shape = &cl->shape,
-						.numa_node = -1,
 						.host_bytes = 4096 + blocks * (BLOCK + 4096ull) };
 	if (slots) {
 		test_tmpdir(cl->dir, sizeof cl->dir);

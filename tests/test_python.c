@@ -96,9 +96,9 @@ static struct kvr_key key_of(uint32_t i)
 
 static struct kvr_connector *lead(void)
 {
-	struct kvr_connector_opts opts = {
-		.size = sizeof(opts), .ranks = 2, .numa_node = -1, .host_bytes = 1u << 20
-	};
+	struct kvr_connector_opts opts = { .size = sizeof(opts),
+					   .ranks = 2,
+					   .host_bytes = 1u << 20 };
 	struct kvr_connector *c = NULL;
 	struct kvr_shape shape;
 

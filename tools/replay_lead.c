@@ -5,6 +5,9 @@
  * thread that held a lock during fork would leave it locked for ever in the child. They wait on a
  * pipe until the group is there, and the leader waits on another until all have attached; from then
  * on the library tells of any death.
+ *
+ * On the first pipe 'g' means that the group is there, 'x' that the leader gives up and cleans up
+ * itself. The ranks see by its end that the leader is dying.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -147,6 +150,22 @@ failed:
 	return -1;
 }
 
+/* A rank that is stopped answers nobody, and waits end late, or never. KVR_MAX_RANKS: none is. */
+static uint32_t stopped_rank(const struct crew *crew)
+{
+	siginfo_t info;
+	uint32_t i;
+
+	for (i = 0; i < crew->n; i++) {
+		info.si_pid = 0;
+		if (crew->pid[i] &&
+		    !waitid(P_PID, (id_t)crew->pid[i], &info, WSTOPPED | WNOHANG | WNOWAIT) &&
+		    info.si_pid == crew->pid[i])
+			return i;
+	}
+	return KVR_MAX_RANKS;
+}
+
 static void tell_crew(struct crew *crew, char word)
 {
 	uint32_t i;
@@ -156,12 +175,30 @@ static void tell_crew(struct crew *crew, char word)
 			break;
 }
 
+/*
+ * Says why and ends the epoch. The cause is never one of those that mean "call again", which a rank
+ * might do.
+ */
+static void give_up(struct replay_run *run, struct crew *crew, int err, const char *why)
+{
+	int again = err == -EINTR || err == -EAGAIN || err == -ETIMEDOUT || err == -EMSGSIZE;
+	uint32_t stopped = stopped_rank(crew);
+	char blame[64] = "";
+
+	if (stopped < crew->n)
+		snprintf(blame, sizeof(blame), "; rank %u (pid %d) is stopped", stopped,
+			 (int)crew->pid[stopped]);
+	replay_fail(run, "%s%s%s", err == -EINTR ? "ended by a second signal: " : "", why, blame);
+	kvr_group_fail(kvr_connector_group(run->c), stopped, again ? -ECANCELED : err);
+	tell_crew(crew, 'x');
+}
+
 /* Until every rank has attached. 0, or -1: one ended instead, or does not come. */
 static int await_crew(struct replay_run *run, struct crew *crew)
 {
 	uint64_t until = replay_now() + REPLAY_DEADLINE_MS * 1000000ull;
 	struct pollfd poll_ready = { .fd = crew->ready[0], .events = POLLIN };
-	char bytes[KVR_MAX_RANKS];
+	char bytes[KVR_MAX_RANKS], why[64];
 	uint32_t attached = 0;
 	ssize_t n;
 
@@ -172,11 +209,13 @@ static int await_crew(struct replay_run *run, struct crew *crew)
 				attached += (uint32_t)n;
 		}
 		if (reap(crew) < crew->n) {
-			replay_fail(run, "a rank ended before it had attached");
+			give_up(run, crew, -ECANCELED, "a rank ended before it had attached");
 			return -1;
 		}
 		if (replay_now() > until || replay_stop > 1) {
-			replay_fail(run, "only %u of %u ranks attached", attached, crew->n);
+			snprintf(why, sizeof(why), "only %u of %u ranks attached", attached,
+				 crew->n);
+			give_up(run, crew, replay_stop > 1 ? -EINTR : -ETIMEDOUT, why);
 			return -1;
 		}
 	}
@@ -199,7 +238,6 @@ static int make_group(struct replay_run *run)
 		.ranks = o->ranks,
 		.shape = &o->shape,
 		.host_bytes = o->host,
-		.numa_node = -1,
 		.store_flags = KVR_STORE_CREATE | (o->no_uring ? KVR_STORE_NO_URING : 0),
 		.store_paths = o->nstores ? o->stores : NULL,
 		.stores = o->nstores,
@@ -248,6 +286,10 @@ static int drain(struct replay_run *run)
 	for (i = 0; i < REPLAY_DRAIN_TICKS - 1 && run->open && replay_now() < until; i++) {
 		if (!replay_run_settle(run) && i)
 			sleep_ms(i < 10 ? 1 : 10);
+		if (replay_stop > 1) {
+			run->own = "operations are in flight";
+			return -EINTR;
+		}
 		r = order(run, REPLAY_CMD_TICK, run->tick + 1);
 		if (!r)
 			r = replay_run_tick(run);
@@ -298,7 +340,7 @@ static void keep_figures(struct replay_run *run)
 }
 
 /* With the group made and all ranks attached. 0, or -errno that was told. */
-static int lead(struct replay_run *run)
+static int lead(struct replay_run *run, struct crew *crew)
 {
 	int r;
 
@@ -309,13 +351,14 @@ static int lead(struct replay_run *run)
 	run->proc->unfinished += run->open + run->stray;
 	if (!r)
 		r = order(run, REPLAY_CMD_END, 0);
+	if (r) /* first of all: the library keeps one sentence, that of the last failure */
+		give_up(run, crew, r, replay_why(run, r));
 	keep_figures(run);
-	if (!r)
-		r = REPLAY_RETRY(kvr_connector_shutdown(run->c, kvr_deadline(REPLAY_DEADLINE_MS)));
-	if (!r)
-		return 0;
-	replay_fail(run, "%s", replay_why(run, r));
-	kvr_group_fail(kvr_connector_group(run->c), KVR_MAX_RANKS, r);
+	if (r)
+		return r;
+	r = REPLAY_RETRY(kvr_connector_shutdown(run->c, kvr_deadline(REPLAY_DEADLINE_MS)));
+	if (r)
+		give_up(run, crew, r, replay_why(run, r));
 	return r;
 }
 
@@ -338,6 +381,7 @@ int replay_lead(const struct replay_job *job, uint32_t first, uint32_t end)
 	if (r) {
 		replay_complain("%s", replay_why(&run, r)); /* about what it was told to use */
 		status = REPLAY_BAD_INPUT;
+		area->interrupted |= replay_stop > 0; /* such as while it waited for a lock */
 		tell_crew(&crew, 'x');
 	} else if ((r = replay_run_open(&run))) {
 		replay_fail(&run, "%s", replay_why(&run, r));
@@ -345,10 +389,8 @@ int replay_lead(const struct replay_job *job, uint32_t first, uint32_t end)
 	} else {
 		tell_crew(&crew, 'g');
 		r = await_crew(&run, &crew);
-		if (r)
-			kvr_group_fail(kvr_connector_group(run.c), KVR_MAX_RANKS, -ECANCELED);
-		else
-			r = lead(&run);
+		if (!r)
+			r = lead(&run, &crew);
 	}
 	replay_progress_clear();
 	reap_all(&crew, r ? REPLAY_END_MS : REPLAY_DEADLINE_MS);

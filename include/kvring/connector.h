@@ -45,6 +45,10 @@ extern "C" {
 
 struct kvr_connector;
 
+#define KVR_NUMA_ANY 0
+#define KVR_NUMA_INTERLEAVE (-1)
+#define KVR_NUMA_NODE(n) ((n) + 1)
+
 struct kvr_connector_opts {
 	size_t size;	 /* sizeof(struct kvr_connector_opts) */
 	const char *dir; /* of shared memory; NULL: /dev/shm */
@@ -54,14 +58,16 @@ struct kvr_connector_opts {
 	uint32_t ranks;
 	uint32_t ring_bytes, ops, events; /* 0: defaults of group.h */
 	const struct kvr_shape *shape;
-	uint64_t host_bytes;		/* of the pool; a slot is header_bytes + padded block */
-	int32_t numa_node;		/* -1: anywhere, -2: interleaved, else a node */
+	uint64_t host_bytes; /* of the pool; a slot is header_bytes + padded block */
+	int32_t numa_node;   /* of the pool: KVR_NUMA_ANY (0), KVR_NUMA_INTERLEAVE, KVR_NUMA_NODE(n)
+			      */
 	uint32_t store_flags;		/* KVR_STORE_... */
 	const char *const *store_paths; /* see kvr_store_opts; none: host tier only */
 	uint32_t stores;
 	uint32_t reserved;
 	uint64_t store_bytes;	   /* of all devices together; 0: as they are */
 	uint64_t lock_deadline_ns; /* waiting for a dying owner's I/O lock; 0: 5 s from now */
+	/* called by the engine's thread, which blocks all signals, while lead() waits */
 	void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
 	void *progress_arg;
 };
@@ -142,7 +148,8 @@ KVR_API int kvr_connector_wait_store(struct kvr_connector *c, const struct kvr_r
 /*
  * Loads the first n blocks of the request's lookup. Leader: starts reads of what is only on NVMe,
  * publishes. Returns the number of blocks that are being loaded, at most n (fewer when the pool has
- * no room for more until the deadline); -ENOENT: no lookup of that request is pinned; -EAGAIN.
+ * no room for more until the deadline); 0: nothing is left of the prefix, and there is no
+ * operation; -ENOENT: no lookup of that request is pinned; -EAGAIN.
  */
 KVR_API int kvr_connector_load_begin(struct kvr_connector *c, const struct kvr_request *request,
 				     uint32_t n, uint64_t deadline_ns);

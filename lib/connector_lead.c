@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The leader's part of the connector: asks the engine, publishes what it decided, counts ticks. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "atomic.h"
+#include "connector_priv.h"
+#include "err.h"
+#include "util.h"
+
+int kvr_lead_lookup(struct kvr_connector *c, const struct kvr_request *req,
+		    const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
+		    struct kvr_hit *ret_hit)
+{
+	struct kvr_hit hit = { 0 };
+	int status = kvr_engine_lookup(c->engine, req, keys, n, &hit);
+	struct kvr_wire_lookup w = { hit.blocks, hit.host, hit.nvme, status };
+	int err = kvr_channels_publish(c->channels, KVR_CH_LOOKUP, 0, KVR_TAG_LOOKUP_RESULT, req,
+				       &w, sizeof w, deadline_ns);
+
+	if (err) {
+		kvr_engine_release(c->engine, req);
+		return err;
+	}
+	if (!status)
+		*ret_hit = hit;
+	return status;
+}
+
+/* Publishes the answer of a begin and starts the operation; one that no rank will learn of is
+ * dropped. */
+static int publish_begin(struct kvr_connector *c, uint32_t channel, uint32_t tag,
+			 const struct kvr_request *req, const struct kvr_engine_answer *a,
+			 uint64_t deadline_ns)
+{
+	size_t len = sizeof *a + a->count * sizeof *c->blocks;
+	char text[512] = "";
+	int err;
+
+	if (a->status)
+		strncpy(text, kvr_explain(), sizeof text - 1);
+	memcpy(c->message, a, sizeof *a);
+	memcpy(c->message + sizeof *a, c->blocks, a->count * sizeof *c->blocks);
+	err = kvr_channels_publish(c->channels, channel, 0, tag, req, c->message, (uint32_t)len,
+				   deadline_ns);
+	if (a->status)
+		return err ? err : KVR_FAIL(a->status, "%s", text);
+	if (a->gen && err)
+		kvr_engine_cancel(c->engine, a);
+	else if (a->gen)
+		kvr_engine_begun(c->engine, a);
+	return err;
+}
+
+int kvr_lead_store_begin(struct kvr_connector *c, const struct kvr_request *req,
+			 const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
+			 struct kvr_block *ret_blocks, uint32_t *ret_covered)
+{
+	struct kvr_pool *pool = kvr_engine_pool(c->engine);
+	struct kvr_engine_answer a;
+	int err = kvr_engine_store_begin(c->engine, req, keys, n, deadline_ns, &a, c->blocks);
+
+	/* A refusal after the deadline still has to reach the ranks, which wait for it. */
+	if (!err)
+		err = publish_begin(c, KVR_CH_STORE, KVR_TAG_STORE_BEGIN, req, &a,
+				    a.status ? kvr_deadline(1000) : deadline_ns);
+	if (err)
+		return err;
+	for (uint32_t i = 0; i < a.count; i++)
+		ret_blocks[i] = (struct kvr_block){
+			.index = c->blocks[i].index,
+			.slot = c->blocks[i].slot,
+			.payload = kvr_pool_image(pool, c->blocks[i].slot) + c->geo.header_bytes,
+		};
+	*ret_covered = a.covered;
+	return (int)a.count;
+}
+
+int kvr_lead_load_wait(struct kvr_connector *c, const struct kvr_request *req, uint64_t deadline_ns,
+		       struct kvr_block *ret_blocks, uint32_t max)
+{
+	struct kvr_pool *pool = kvr_engine_pool(c->engine);
+	int n, good = kvr_engine_wait_op(c->engine, req, KVR_OP_LOAD, KVR_STAGE_VERIFIED,
+					 deadline_ns);
+
+	if (good < 0)
+		return good;
+	if ((uint32_t)good > max)
+		return KVR_FAIL(-EMSGSIZE, "load_wait: %d good blocks, room for %u", good, max);
+	memset(ret_blocks, 0, (size_t)good * sizeof *ret_blocks);
+	/* The ranks may be done already, and the slots used again: then only the number remains. */
+	n = kvr_engine_op_blocks(c->engine, req, c->blocks, c->config.max_blocks);
+	for (int i = 0; i < n && i < good; i++)
+		ret_blocks[i] = (struct kvr_block){
+			.index = c->blocks[i].index,
+			.slot = c->blocks[i].slot,
+			.payload = kvr_pool_image(pool, c->blocks[i].slot) + c->geo.header_bytes,
+		};
+	return good;
+}
+
+static int publish_completions(struct kvr_connector *c, uint64_t tick,
+			       const struct kvr_completion *done, uint32_t n, uint64_t deadline_ns)
+{
+	struct kvr_wire_complete w = { tick, n, 0 };
+	size_t len = sizeof w + n * sizeof(struct kvr_wire_record);
+
+	memcpy(c->message, &w, sizeof w);
+	for (uint32_t i = 0; i < n; i++) {
+		struct kvr_wire_record r = { .id = done[i].request.id,
+					     .space = done[i].request.space,
+					     .attempt = done[i].request.attempt,
+					     .kind = (uint8_t)done[i].kind,
+					     .stage = (uint8_t)done[i].stage,
+					     .status = done[i].status,
+					     .blocks = done[i].blocks,
+					     .entry = c->names[i].entry,
+					     .gen = c->names[i].gen };
+
+		memcpy(c->message + sizeof w + i * sizeof r, &r, sizeof r);
+	}
+	return kvr_channels_publish(c->channels, KVR_CH_COMPLETE, 0, KVR_TAG_STORE_COMPLETE, NULL,
+				    c->message, (uint32_t)len, deadline_ns);
+}
+
+/*
+ * A tick that is interrupted between two of its messages stays open: the call that goes on with it
+ * returns its records again, but does not publish them again.
+ */
+static int tick_records(struct kvr_connector *c, uint64_t t, uint64_t deadline_ns,
+			struct kvr_completion *ret, uint32_t max, uint32_t *ret_total)
+{
+	uint32_t total = 0;
+
+	while (total < max) {
+		uint32_t room = (uint32_t)kvr_min(max - total, c->chunk), n;
+		int err = 0;
+
+		if (total < c->open_told)
+			room = (uint32_t)kvr_min(room, c->open_told - total);
+		n = kvr_engine_records(c->engine, total, ret + total, c->names, room);
+		if (!n)
+			break;
+		for (uint32_t i = 0; i < n; i++)
+			ret[total + i].tick = t;
+		if (total >= c->open_told)
+			err = publish_completions(c, t, ret + total, n, deadline_ns);
+		if (err)
+			return err;
+		total += n;
+		if (total > c->open_told)
+			c->open_told = total;
+	}
+	if (total < c->open_told)
+		return KVR_FAIL(-EMSGSIZE,
+				"check_completed: tick %llu was begun with %u completions, room "
+				"for %u",
+				(unsigned long long)t, c->open_told, max);
+	*ret_total = total;
+	return 0;
+}
+
+int kvr_lead_tick(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
+		  uint64_t deadline_ns, struct kvr_completion *ret, uint32_t max,
+		  uint64_t *ret_tick)
+{
+	uint64_t t = mode == KVR_TICK ? tick : c->open_tick ? c->open_tick : c->tick + 1;
+	uint32_t total;
+	int err;
+
+	if (t == UINT64_MAX)
+		return KVR_FAIL(-EINVAL, "check_completed: no tick may follow tick %llu",
+				(unsigned long long)t);
+	if (t <= c->tick || (c->open_tick && t != c->open_tick))
+		return KVR_FAIL(-EINVAL, "check_completed: tick %llu; the last one was %llu%s",
+				(unsigned long long)t, (unsigned long long)c->tick,
+				c->open_tick ? ", and the next was begun under another number"
+					     : "");
+	c->open_tick = t;
+	err = tick_records(c, t, deadline_ns, ret, max, &total);
+	if (err)
+		return err;
+	kvr_store_release(&kvr_group_leader_page(c->group)->tick_done, t); /* T1, pairs with T2 */
+	for (uint32_t r = 0; r < kvr_group_ranks(c->group); r++)
+		kvr_group_ring_rank(c->group, r);
+	kvr_engine_told(c->engine, total);
+	c->tick = t;
+	c->open_tick = 0;
+	c->open_told = 0;
+	if (ret_tick)
+		*ret_tick = t;
+	return (int)total;
+}
+
+/* All but those of this very process, which leave after the leader's call returns. */
+static int ranks_left(void *arg)
+{
+	struct kvr_connector *c = arg;
+	const struct kvr_proc *own = c->group->proc;
+
+	for (uint32_t r = 0; r < kvr_group_ranks(c->group); r++) {
+		const struct kvr_proc *p = &kvr_group_rank_page(c->group, r)->proc;
+
+		if (kvr_load_acquire32(&p->state) == KVR_PROC_ACTIVE && /* G2, pairs with G1 */
+		    !(kvr_load_relaxed32(&p->pid) == own->pid &&
+		      kvr_load_relaxed(&p->start_time) == own->start_time))
+			return 0;
+	}
+	return 1;
+}
+
+/* What ended while draining is told at a last tick, so that it comes before the announcement. */
+static int last_tick(struct kvr_connector *c, uint64_t deadline_ns)
+{
+	uint32_t room = c->open_told > c->chunk ? c->open_told : c->chunk;
+	struct kvr_completion *done = calloc(room, sizeof *done);
+	int n = done ? 0 : KVR_FAIL(-ENOMEM, "shutdown: no memory");
+
+	if (done)
+		do
+			n = kvr_lead_tick(c, KVR_NEXT, 0, deadline_ns, done, room, NULL);
+		while (n == (int)room);
+	free(done);
+	return n < 0 ? n : 0;
+}
+
+int kvr_lead_shutdown(struct kvr_connector *c, uint64_t deadline_ns)
+{
+	uint64_t told[KVR_CHANNELS];
+	int err = kvr_engine_drain(c->engine, deadline_ns);
+
+	if (!err)
+		err = last_tick(c, deadline_ns);
+	for (uint32_t i = 0; i < KVR_CHANNELS; i++)
+		told[i] = kvr_load_relaxed(&c->group->leader->watermark[i]);
+	if (!err)
+		err = kvr_channels_publish(c->channels, KVR_CH_CONTROL, 0, KVR_TAG_SHUTDOWN, NULL,
+					   told, sizeof told, deadline_ns);
+	if (!err)
+		err = kvr_group_wait(c->group, ranks_left, c, deadline_ns, "all ranks to leave");
+	return err > 0 ? 0 : err;
+}
+
+int kvr_lead_load_begin(struct kvr_connector *c, const struct kvr_request *req, uint32_t n,
+			uint64_t deadline_ns)
+{
+	struct kvr_engine_answer a;
+	int err = kvr_engine_load_begin(c->engine, req, n, deadline_ns, &a, c->blocks);
+
+	if (!err)
+		err = publish_begin(c, KVR_CH_LOAD, KVR_TAG_LOAD_BEGIN, req, &a,
+				    a.status ? kvr_deadline(1000) : deadline_ns);
+	return err ? err : (int)a.count;
+}
