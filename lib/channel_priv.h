@@ -54,6 +54,8 @@ struct kvr_channels {
 	struct kvr_inbox inbox[KVR_CHANNELS];			       /* rank */
 	void (*dropped)(void *arg, const struct kvr_message *message); /* rank; may be NULL */
 	void *dropped_arg;
+	void (*waits)(void *arg); /* rank; may be NULL */
+	void *waits_arg;
 };
 
 /* channel.c: both halves. */

@@ -184,6 +184,15 @@ static int ready(void *arg)
 	return err;
 }
 
+static int waiting(void *arg)
+{
+	struct want *w = arg;
+
+	if (w->c->waits)
+		w->c->waits(w->c->waits_arg);
+	return ready(w);
+}
+
 /* 1 when the wanted message is at the front, or why not. Polling sets no sentence for "not yet". */
 static int await(struct want *w, enum kvr_call call, uint64_t deadline_ns)
 {
@@ -200,7 +209,7 @@ static int await(struct want *w, enum kvr_call call, uint64_t deadline_ns)
 		err = end ? ready(w) : -EAGAIN;
 		return err ? err : end;
 	}
-	err = kvr_channels_wait(g, call, w->channel, ready, w, deadline_ns,
+	err = kvr_channels_wait(g, call, w->channel, waiting, w, deadline_ns,
 				w->c->inbox[w->channel].what);
 	return err == -ETIMEDOUT ? kvr_explain_late(w->c, w->channel, w->tag, w->request) : err;
 }
@@ -311,6 +320,12 @@ int kvr_channels_forget(struct kvr_channels *channels, uint32_t channel,
 	for (n = 0; (e = kvr_stash_of(&channels->inbox[channel].stash, request)); n++)
 		drop(channels, channel, e);
 	return n;
+}
+
+void kvr_channels_on_wait(struct kvr_channels *channels, void (*fn)(void *arg), void *arg)
+{
+	channels->waits = fn;
+	channels->waits_arg = arg;
 }
 
 void kvr_channels_on_drop(struct kvr_channels *channels,

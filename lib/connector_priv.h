@@ -59,6 +59,7 @@ struct kvr_rank_op {
 	uint32_t reached; /* last stage before the end that completions told */
 	int32_t status;
 	uint32_t voted, good;
+	uint32_t held; /* a wait looks at it */
 	uint32_t next; /* in its bucket */
 };
 
@@ -124,6 +125,9 @@ int kvr_lead_shutdown(struct kvr_connector *c, uint64_t deadline_ns);
 /* connector_rank.c, for connector_ticks.c and back. */
 struct kvr_rank_op *kvr_rank_op_find(struct kvr_rank_ops *k, const struct kvr_request *request,
 				     uint32_t kind);
+/* The place of an operation, known already or new; NULL: none is free, or the name is in use. */
+struct kvr_rank_op *kvr_rank_op_place(struct kvr_connector *c, const struct kvr_request *req,
+				      uint32_t kind, uint32_t entry, uint32_t gen);
 int kvr_rank_bad_message(struct kvr_connector *c, const struct kvr_message *m, const char *why);
 /* Takes what is on COMPLETE into `pending`. 0, or -errno other than "nothing there". */
 int kvr_rank_pull(struct kvr_connector *c);

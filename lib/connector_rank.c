@@ -94,39 +94,59 @@ static void lists_reclaim(struct kvr_connector *c)
  * everything here is still open, which the leader's own bounds (entries, open operations) exclude
  * unless this rank holds operations that it never acknowledges.
  */
-static struct kvr_rank_op *op_add(struct kvr_connector *c, const struct kvr_request *req,
-				  uint32_t kind, const struct kvr_engine_answer *a)
+struct kvr_rank_op *kvr_rank_op_place(struct kvr_connector *c, const struct kvr_request *req,
+				      uint32_t kind, uint32_t entry, uint32_t gen)
 {
 	struct kvr_rank_ops *k = &c->known;
 	struct kvr_rank_op *op = kvr_rank_op_find(k, req, kind);
 	uint32_t *bucket;
 
+	if (op && op->entry == entry && op->gen == gen)
+		return op;
+	if (op && (op->held || !op_ended(c, op)))
+		return NULL; /* told of an earlier one of that name: this one is in use */
 	if (op)
 		op_forget(k, op);
-	lists_reclaim(c);
+	op = NULL;
 	for (uint32_t i = 0; i < k->capacity; i++) {
 		op = &k->ops[k->cursor++ & (k->capacity - 1)];
 		if (!op->used)
 			break;
-		if (op_ended(c, op)) {
+		if (!op->held && op_ended(c, op)) {
 			op_forget(k, op);
 			break;
 		}
 		op = NULL;
 	}
-	if (!op || !~k->lists_used)
+	if (!op)
 		return NULL;
-	*op = (struct kvr_rank_op){ .req = clean(req),
-				    .used = 1,
-				    .kind = kind,
-				    .entry = a->entry,
-				    .gen = a->gen,
-				    .n = a->count,
-				    .list = (uint32_t)__builtin_ctzll(~k->lists_used) };
-	k->lists_used |= 1ull << op->list;
+	*op = (struct kvr_rank_op){
+		.req = clean(req), .used = 1, .kind = kind, .entry = entry, .gen = gen, .list = NONE
+	};
 	bucket = &k->buckets[bucket_of(k, &op->req, kind)];
 	op->next = *bucket;
 	*bucket = (uint32_t)(op - k->ops);
+	return op;
+}
+
+/* The operation of an answer, with a list for its blocks. Completions may have told of it before.
+ */
+static struct kvr_rank_op *op_add(struct kvr_connector *c, const struct kvr_request *req,
+				  uint32_t kind, const struct kvr_engine_answer *a)
+{
+	struct kvr_rank_ops *k = &c->known;
+	struct kvr_rank_op *op = kvr_rank_op_find(k, req, kind);
+
+	/* The leader refuses a name that is in use: whatever is known under it is over. */
+	if (op && (op->entry != a->entry || op->gen != a->gen))
+		op_forget(k, op);
+	lists_reclaim(c);
+	op = ~k->lists_used ? kvr_rank_op_place(c, req, kind, a->entry, a->gen) : NULL;
+	if (!op)
+		return NULL;
+	op->n = a->count;
+	op->list = (uint32_t)__builtin_ctzll(~k->lists_used);
+	k->lists_used |= 1ull << op->list;
 	return op;
 }
 
@@ -172,12 +192,22 @@ static void begin_dropped(void *arg, const struct kvr_message *m)
 		acknowledge(c, a.entry, a.gen, KVR_ACK_FAILED, ECANCELED);
 }
 
+/*
+ * A leader in the middle of a tick waits for room on COMPLETE and answers nobody: a rank that waits
+ * for an answer takes completions meanwhile. An error comes again with the next check_completed.
+ */
+static void make_room(void *arg)
+{
+	kvr_rank_pull(arg);
+}
+
 int kvr_rank_open(struct kvr_connector *c)
 {
 	struct kvr_rank_ops *k = &c->known;
 
 	kvr_channels_on_drop(c->channels, begin_dropped, c);
-	k->capacity = c->group->layout.ops * 2;
+	kvr_channels_on_wait(c->channels, make_room, c);
+	k->capacity = c->group->layout.ops * 4;
 	k->pending_mask = 4095;
 	k->ops = calloc(k->capacity, sizeof *k->ops);
 	k->buckets = malloc(k->capacity * sizeof *k->buckets);
@@ -480,8 +510,15 @@ static int word_recycled(struct word_wait *w)
 	struct kvr_rank_op *op = w->op;
 	int err = op->stage ? 0 : kvr_rank_pull(w->c);
 
-	if (!op->stage)
+	if (err && !op->stage)
 		return err;
+	if (!op->stage)
+		return KVR_FAIL(
+			-ENOENT,
+			"rank %u: the %s of request %llu/%u ended before this rank began it; "
+			"its completions were given out",
+			w->c->rank, kvr_op_kind_name(op->kind), (unsigned long long)op->req.id,
+			op->req.attempt);
 	w->value = op->good;
 	if (op->reached >= w->stage)
 		return 1;
@@ -497,6 +534,7 @@ static int word_ready(void *arg)
 
 	if (kvr_word_gen(word) != op->gen)
 		return word_recycled(w);
+	make_room(w->c);
 	if (stage >= KVR_STAGE_FAILED) {
 		/* A store that failed later did reach the stage; a load's blocks are gone. */
 		if (op->kind == KVR_OP_STORE && value >> 16 >= (uint32_t)w->stage)
@@ -516,7 +554,9 @@ static int wait_word(struct kvr_connector *c, struct kvr_rank_op *op, enum kvr_s
 
 	snprintf(what, sizeof what, "stage %s of the %s of request %llu/%u", kvr_stage_name(stage),
 		 kvr_op_kind_name(op->kind), (unsigned long long)op->req.id, op->req.attempt);
+	op->held = 1; /* completions that are taken meanwhile must not reuse it */
 	err = kvr_group_wait(c->group, word_ready, &w, deadline_ns, what);
+	op->held = 0;
 	if (err > 0)
 		*ret_value = w.value;
 	return err > 0 ? 0 : err;

@@ -40,8 +40,13 @@ static void pend(struct kvr_connector *c, const struct kvr_wire_record *r, uint6
 									   .status = r->status,
 									   .blocks = r->blocks,
 									   .tick = tick };
+	/* This rank may be behind and take the answer to the begin later. */
 	if (!op || op->entry != r->entry || op->gen != r->gen)
-		return; /* of an earlier operation with that name */
+		op = r->entry < c->group->layout.ops
+			     ? kvr_rank_op_place(c, &req, r->kind, r->entry, r->gen)
+			     : NULL;
+	if (!op)
+		return;
 	if (r->stage < KVR_STAGE_FAILED)
 		op->reached = r->stage;
 	if (r->stage >= KVR_STAGE_END) {

@@ -4,7 +4,7 @@
 #   run.sh PROGRAM... (a path that ends in .py is run with python3)
 #
 # A program that hangs is ended with all its processes. One that leaves behind a process, a file
-# in /dev/shm (kvr*-test-*) or a file in its TMPDIR fails. STRESS=1: long runs, with SEED and ROUNDS.
+# in /dev/shm (kvr*-test-*) or a file in its TMPDIR fails. STRESS=1: long, with SEED and ROUNDS.
 set -u
 LC_ALL=C
 export LC_ALL

@@ -493,6 +493,77 @@ START_TEST(test_a_join_that_timed_out_may_come_again)
 }
 END_TEST
 
+/* Small rings, no tick asked for: the leader's last tick needs room that waiting ranks must make.
+ */
+static void tick_needs_room(struct cluster *cl, struct kvr_connector *c, uint32_t rank)
+{
+	(void)cl;
+	for (uint64_t id = 1; id <= 10; id++) {
+		make_keys(id);
+		cluster_store(c, id, 0, keys, 1, rank);
+	}
+	if (CLUSTER_LEADER(rank)) {
+		struct kvr_completion done[64];
+
+		MUST(kvr_connector_check_completed(c, KVR_TICK, 1, SOON, done, 64, NULL) == 30);
+	}
+	make_keys(1);
+	MUST(cluster_load(c, 20, 0, keys, 1, rank) == 1); /* ranks wait for the leader's answer */
+	cluster_shutdown(c);
+}
+
+START_TEST(test_a_rank_that_waits_makes_room_for_a_tick)
+{
+	struct cluster cl;
+
+	cluster_init(&cl, 2, 0, 16, 0);
+	cl.opts.ring_bytes = 1024;
+	run(&cl, tick_needs_room);
+	cluster_exit(&cl);
+}
+END_TEST
+
+/* Rank 1 takes completions before it begins what they are about: it still learns of the end. */
+static void behind(struct cluster *cl, struct kvr_connector *c, uint32_t rank)
+{
+	struct kvr_request req = cluster_request(1, 0);
+	struct kvr_completion done[256];
+	struct kvr_block blocks[KEYS];
+	uint32_t covered;
+
+	if (rank != 1) {
+		for (uint64_t id = 1; id <= 40; id++) {
+			make_keys(id);
+			cluster_store(c, id, 0, keys, 1, rank);
+			if (id % 8 == 0 && CLUSTER_LEADER(rank))
+				MUST(kvr_connector_check_completed(c, KVR_NEXT, 0, SOON, done, 256,
+								   NULL) == 24);
+		}
+		if (CLUSTER_LEADER(rank))
+			cl->area->word[LEADER][3] = 1;
+	} else {
+		while (!__atomic_load_n(&cl->area->word[LEADER][3], __ATOMIC_ACQUIRE))
+			test_sleep_ms(1);
+		MUST(kvr_connector_check_completed(c, KVR_NOW, 0, SOON, done, 256, NULL) == 120);
+		make_keys(1);
+		MUST(kvr_connector_store_begin(c, &req, keys, 1, SOON, blocks, KEYS, &covered) ==
+		     1);
+		MUST(!kvr_connector_wait_store(c, &req, KVR_STAGE_HOST, SOON));
+	}
+	cluster_shutdown(c);
+}
+
+START_TEST(test_a_rank_that_is_behind_learns_of_the_end)
+{
+	struct cluster cl;
+
+	cluster_init(&cl, 2, 1, 64, 0);
+	cl.opts.ops = 16;
+	run(&cl, behind);
+	cluster_exit(&cl);
+}
+END_TEST
+
 static Suite *make(void)
 {
 	Suite *s = suite_create("connector_fail");
@@ -512,6 +583,8 @@ static Suite *make(void)
 	tcase_add_test(t, test_a_load_of_nothing_is_no_operation);
 	tcase_add_loop_test(t, test_a_killed_leaders_forked_child_does_not_keep_the_store, 0, 2);
 	tcase_add_test(t, test_a_join_that_timed_out_may_come_again);
+	tcase_add_test(t, test_a_rank_that_waits_makes_room_for_a_tick);
+	tcase_add_test(t, test_a_rank_that_is_behind_learns_of_the_end);
 	suite_add_tcase(s, t);
 	return s;
 }

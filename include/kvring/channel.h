@@ -88,6 +88,11 @@ KVR_API void kvr_channels_on_drop(struct kvr_channels *channels,
 				  void (*fn)(void *arg, const struct kvr_message *message),
 				  void *arg);
 
+/* Rank: fn is called whenever a take of this handle looks again while it waits, so that a layer
+ * above can take from other channels, with a deadline of 0: a leader that waits for room in one of
+ * them answers in none. NULL: nobody. */
+KVR_API void kvr_channels_on_wait(struct kvr_channels *channels, void (*fn)(void *arg), void *arg);
+
 /* Rank: drops messages of this request that are stashed (after an abort). Returns their number. */
 KVR_API int kvr_channels_forget(struct kvr_channels *channels, uint32_t channel,
 				const struct kvr_request *request);
