@@ -71,6 +71,29 @@ static inline void tool_teardown(struct tool *t)
 	test_rmdir(t->dir);
 }
 
+/* A TMPDIR for the program alone: its path, in the private directory. */
+static inline char *tool_own_tmpdir(struct tool *t)
+{
+	static char tmp[512];
+
+	snprintf(tmp, sizeof(tmp), "%s/tmp", t->dir);
+	ck_assert_int_eq(mkdir(tmp, 0700), 0);
+	ck_assert_int_eq(setenv("TMPDIR", tmp, 1), 0);
+	return tmp;
+}
+
+static inline int tool_entries(const char *path)
+{
+	DIR *dir = opendir(path);
+	int n = 0;
+
+	ck_assert_ptr_nonnull(dir);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n - 2;
+}
+
 static inline void tool_binary(char *buf, size_t size)
 {
 	const char *build = getenv("KVR_BUILD");

@@ -290,6 +290,31 @@ START_TEST(test_files_that_are_no_segments)
 }
 END_TEST
 
+/* What lies in the current directory is no answer to the name of a group. */
+START_TEST(test_name_is_no_file)
+{
+	char name[KVR_NAME_MAX], path[KVR_SHM_PATH], dir[256];
+	struct side l, r[2];
+
+	test_name(name, sizeof name, "dump-no-file");
+	test_tmpdir(dir, sizeof dir);
+	ck_assert_int_eq(chdir(dir), 0);
+	ck_assert_int_eq(mkdir(name, 0700), 0);
+	ck_assert_int_eq(run(tool, NULL, name, NULL), 3);
+	explained(output, "no group", name, "say ./", NULL);
+	ck_assert_int_eq(rmdir(name), 0);
+	make_group(name, &l, r, NULL);
+	must(kvr_shm_path(path, sizeof path, NULL, name, KVR_SHM_SEGMENT, 0));
+	ck_assert_int_eq(symlink(path, "file"), 0);
+	ck_assert_int_eq(run(tool, NULL, "file", NULL), 3);
+	ck_assert_int_eq(run(tool, NULL, ".", NULL), 3);
+	explained(output, "ring-dump: ", NULL);
+	ck_assert_int_eq(chdir("/"), 0);
+	test_rmdir(dir);
+	end_group(&l, r);
+}
+END_TEST
+
 START_TEST(test_usage)
 {
 	ck_assert_int_eq(run(tool, NULL, "--help", NULL), 0);
@@ -317,6 +342,7 @@ static Suite *suite(void)
 	tcase_add_test(t, test_group_whose_processes_were_all_killed);
 	tcase_add_test(t, test_dead_rank_is_named);
 	tcase_add_test(t, test_files_that_are_no_segments);
+	tcase_add_test(t, test_name_is_no_file);
 	tcase_add_test(t, test_usage);
 	suite_add_tcase(s, t);
 	return s;

@@ -255,28 +255,14 @@ START_TEST(test_host_memory_alone)
 }
 END_TEST
 
-static int entries_in(const char *path)
-{
-	DIR *dir = opendir(path);
-	int n = 0;
-
-	ck_assert_ptr_nonnull(dir);
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n - 2;
-}
-
 START_TEST(test_generated_run_cleans_up)
 {
-	char *tmp = tool_path(&tool, "tmp");
+	char *tmp = tool_own_tmpdir(&tool);
 
-	ck_assert_int_eq(mkdir(tmp, 0700), 0);
-	ck_assert_int_eq(setenv("TMPDIR", tmp, 1), 0);
 	TOOL_RUN(&tool, 0, "--requests", "60", "--block-bytes", "64KiB", "--nvme", "64MiB");
 	tool_says(tool.out, "wrong bytes      0");
 	tool_says(tool.out, "right: every byte");
-	ck_assert_int_eq(entries_in(tmp), 0);
+	ck_assert_int_eq(tool_entries(tmp), 0);
 	TOOL_RUN(&tool, 0, "--requests", "60", "--block-bytes", "64KiB", "--nvme", "64MiB",
 		 "--json");
 	tool_assert_right(&tool);

@@ -9,6 +9,9 @@
 #include "replay_tool.h"
 
 #define RANKS 3
+#define NO_STORE                                                                             \
+	"--requests", "1000000", "--ranks", "3", "--block-bytes", "12KiB", "--host", "2MiB", \
+		"--nvme", "16MiB", "--verbose"
 #define ENDLESS                                                                              \
 	"--requests", "1000000", "--ranks", "3", "--block-bytes", "12KiB", "--host", "2MiB", \
 		"--nvme", "16MiB", "--store", tool.dir, "--verbose"
@@ -209,6 +212,53 @@ START_TEST(test_killed_leader_of_the_first_half)
 }
 END_TEST
 
+/* Reaps the ranks of a process that was killed. */
+static void reap_ranks(void)
+{
+	char text[32];
+	int i;
+
+	for (i = 0; i < RANKS; i++) {
+		snprintf(text, sizeof(text), "rank %d", i);
+		ck_assert(WIFEXITED(test_reap(tool_pid(&tool, text), TOOL_WAIT_MS)));
+	}
+}
+
+/* The ranks remove it, though they learn of the death before they have another parent. */
+START_TEST(test_killed_leader_leaves_no_directory)
+{
+	char *tmp = tool_own_tmpdir(&tool);
+
+	tool_start(&tool, TOOL_ARGS(NO_STORE), NULL);
+	tool_pid(&tool, "rank 2");
+	ck_assert_int_eq(tool_entries(tmp), 1);
+	test_sleep_ms((uint64_t)_i * 60);
+	ck_assert_int_eq(kill(tool.pid, SIGKILL), 0);
+	tool_wait(&tool);
+	reap_ranks();
+	ck_assert_int_eq(tool_entries(tmp), 0);
+}
+END_TEST
+
+START_TEST(test_first_half_without_its_parent_leaves_no_directory)
+{
+	char *tmp = tool_own_tmpdir(&tool);
+	pid_t leader;
+	int status;
+
+	tool_start(&tool, TOOL_ARGS(NO_STORE, "--restart"), NULL);
+	tool_pid(&tool, "rank 2");
+	leader = tool_pid(&tool, "leader");
+	ck_assert_int_eq(tool_entries(tmp), 1);
+	test_sleep_ms((uint64_t)_i * 100);
+	ck_assert_int_eq(kill(tool.pid, SIGKILL), 0);
+	tool_wait(&tool);
+	status = test_reap(leader, TOOL_WAIT_MS); /* it has reaped the ranks */
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 130);
+	ck_assert_int_eq(tool_entries(tmp), 0);
+}
+END_TEST
+
 static void assert_interrupted(void)
 {
 	tool_wait(&tool);
@@ -233,6 +283,80 @@ START_TEST(test_interrupt_of_the_first_half_stops_all)
 	start(TOOL_ARGS(ENDLESS, "--json", "--restart"));
 	kill(tool.pid, SIGINT);
 	assert_interrupted();
+}
+END_TEST
+
+static void in_own_group(struct tool *t)
+{
+	(void)t;
+	setpgid(0, 0);
+}
+
+/* As a terminal does: all processes get the signal, and it is one wish. */
+START_TEST(test_interrupt_of_all_processes_stops_cleanly)
+{
+	const char *last = _i ? "--restart" : "--verbose";
+
+	tool_start(&tool, TOOL_ARGS(ENDLESS, "--json", last), in_own_group);
+	tool_pid(&tool, "rank 2");
+	test_sleep_ms(100);
+	ck_assert_int_eq(kill(-tool.pid, SIGINT), 0);
+	assert_interrupted();
+}
+END_TEST
+
+/* Whoever asks twice does not want to wait for a rank that is stopped. It is named. */
+START_TEST(test_second_interrupt_ends_at_once)
+{
+	char text[128];
+	pid_t pid;
+	int i;
+
+	start(TOOL_ARGS(ENDLESS, "--json"));
+	pid = tool_pid(&tool, "rank 1");
+	ck_assert_int_eq(kill(pid, SIGSTOP), 0);
+	for (i = 0; i < 20 && !kill(tool.pid, SIGINT); i++) {
+		test_sleep_ms(600); /* less is the same wish */
+		tool_slurp(tool_path(&tool, "err"), tool.err);
+		if (strstr(tool.err, "second"))
+			break;
+	}
+	tool_wait(&tool);
+	tool_expect(&tool, 1);
+	tool_says(tool.err, "ended by a second signal");
+	snprintf(text, sizeof(text), "; rank 1 (pid %d) is stopped", (int)pid);
+	tool_says(tool.err, text);
+	snprintf(text, sizeof(text), "rank 0 (pid %d): ", (int)tool_pid(&tool, "rank 0"));
+	if (!strstr(tool.err, "all ranks to leave")) /* then rank 0 had left in good order */
+		tool_says(strstr(tool.err, text), "because of rank 1 (pid");
+	assert_next_run_works();
+}
+END_TEST
+
+static void signal_in_advance(struct tool *t)
+{
+	sigset_t set;
+
+	(void)t;
+	sigemptyset(&set);
+	sigaddset(&set, SIGINT);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	raise(SIGINT);
+}
+
+/* A signal that came before the group was there: no request runs, and bad input is not the news. */
+START_TEST(test_interrupt_before_the_group_is_there)
+{
+	if (_i) /* no store will do that */
+		ck_assert_int_eq(mkdir(tool_path(&tool, "kvring.store"), 0700), 0);
+	tool_start(&tool, TOOL_ARGS("--requests", "50", "--store", tool.dir, "--nvme", "16MiB"),
+		   signal_in_advance);
+	tool_wait(&tool);
+	tool_expect(&tool, 130);
+	if (_i)
+		tool_says(tool.err, "kvring.store");
+	else
+		tool_says(tool.out, "requests         0 of 50");
 }
 END_TEST
 
@@ -263,7 +387,12 @@ static Suite *suite(void)
 	tcase_add_test(c, test_everything_killed_then_next_run_works);
 	tcase_add_test(c, test_what_was_written_survives_a_kill_of_everything);
 	tcase_add_test(c, test_killed_leader_of_the_first_half);
+	tcase_add_loop_test(c, test_killed_leader_leaves_no_directory, 0, 4);
+	tcase_add_loop_test(c, test_first_half_without_its_parent_leaves_no_directory, 0, 2);
 	tcase_add_loop_test(c, test_interrupt_stops_cleanly, 0, 2);
+	tcase_add_loop_test(c, test_interrupt_of_all_processes_stops_cleanly, 0, 2);
+	tcase_add_test(c, test_second_interrupt_ends_at_once);
+	tcase_add_loop_test(c, test_interrupt_before_the_group_is_there, 0, 2);
 	tcase_add_test(c, test_interrupt_of_the_first_half_stops_all);
 	tcase_add_test(c, test_name_of_a_living_group_is_refused);
 	suite_add_tcase(s, c);

@@ -21,22 +21,53 @@
 
 volatile sig_atomic_t replay_stop;
 
-static void on_stop(int signal_number)
+#define ONCE_NS 500000000u /* signals within this time mean one wish */
+
+static pid_t first_process;
+
+/*
+ * One wish to stop may come as several signals. A terminal sends SIGINT to all processes, and the
+ * first passes on to the leader of the first half what that has had itself: so it passes on how
+ * many it counted. And timeout(1) signals the process, and then its group, where it is again.
+ */
+static void on_stop(int signal_number, siginfo_t *info, void *context)
 {
+	static uint64_t counted_ns;
+	uint64_t now = replay_now();
+
 	(void)signal_number;
-	replay_stop++;
+	(void)context;
+	if (info->si_code == SI_QUEUE && info->si_pid == first_process) {
+		if (info->si_value.sival_int <= replay_stop)
+			return;
+		replay_stop = info->si_value.sival_int;
+	} else if (replay_stop && now - counted_ns < ONCE_NS) {
+		return;
+	} else {
+		replay_stop++;
+	}
+	counted_ns = now;
 }
 
-/* Without SA_RESTART: calls that sleep return, and are called again unless it was the second time.
+/*
+ * Without SA_RESTART: calls that sleep return, and are called again unless it was the second time.
+ * What was ignored or blocked by whoever started this is neither here.
  */
 static void catch_signals(void)
 {
-	struct sigaction stop = { .sa_handler = on_stop };
+	struct sigaction stop = { .sa_sigaction = on_stop, .sa_flags = SA_SIGINFO };
+	sigset_t both;
 
-	sigemptyset(&stop.sa_mask);
+	first_process = getpid();
+	sigemptyset(&both);
+	sigaddset(&both, SIGINT);
+	sigaddset(&both, SIGTERM);
+	stop.sa_mask = both;
 	sigaction(SIGINT, &stop, NULL);
 	sigaction(SIGTERM, &stop, NULL);
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGCHLD, SIG_DFL);
+	sigprocmask(SIG_UNBLOCK, &both, NULL);
 }
 
 /* Memory that all processes share. Reserved only: what is never touched costs nothing. */
@@ -65,12 +96,23 @@ static int read_requests(struct replay_job *job)
 	return replay_generate(o->seed, o->requests, &job->trace);
 }
 
+static void __attribute__((noreturn))
+lead_and_exit(struct replay_job *job, uint32_t first, uint32_t end)
+{
+	int status = replay_lead(job, first, end);
+
+	if (getppid() != job->parent) /* nobody else is left to do it */
+		replay_temp_remove(&job->opts);
+	_exit(status);
+}
+
 /* Leads [first, end) in a child and passes on the signals that ask to stop. Its exit status. */
 static int lead_in_child(struct replay_job *job, uint32_t first, uint32_t end)
 {
 	struct timespec nap = { 0, 20000000 };
-	int status, passed = 0;
+	union sigval passed = { .sival_int = 0 };
 	pid_t child;
+	int status;
 
 	job->parent = getpid();
 	fflush(NULL); /* nothing may be printed twice */
@@ -80,10 +122,12 @@ static int lead_in_child(struct replay_job *job, uint32_t first, uint32_t end)
 		return REPLAY_FAILED;
 	}
 	if (!child)
-		_exit(replay_lead(job, first, end));
+		lead_and_exit(job, first, end);
 	while (waitpid(child, &status, WNOHANG) != child) {
-		for (; passed < replay_stop; passed++)
-			kill(child, SIGTERM);
+		if (passed.sival_int < replay_stop) {
+			passed.sival_int = replay_stop;
+			sigqueue(child, SIGTERM, passed);
+		}
 		nanosleep(&nap, NULL); /* a signal cuts it short */
 	}
 	job->parent = 0;
@@ -105,8 +149,8 @@ static int replay(struct replay_job *job)
 		status = lead_in_child(job, 0, half);
 	if (status == REPLAY_OK)
 		status = replay_lead(job, half, n);
-	if (status == REPLAY_BAD_INPUT)
-		return status;
+	if (status == REPLAY_BAD_INPUT) /* nothing to report: no group was made */
+		return job->area->interrupted ? REPLAY_INTERRUPTED : status;
 	if (status == REPLAY_OK || status == REPLAY_INTERRUPTED)
 		status = replay_verdict(job);
 	if (replay_report(job, status))

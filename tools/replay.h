@@ -177,8 +177,8 @@ struct replay_run {
 	const char *own;   /* why this program, not the library, gave up; or NULL */
 };
 
-/* Signals that asked the leader to stop. The first lets it finish the request, the second does not.
- */
+/* How often the leader was asked to stop. The first lets it finish the request, the second does
+ * not. */
 extern volatile sig_atomic_t replay_stop;
 /* Calls again when a signal handler ran. */
 #define REPLAY_RETRY(call)                                         \
@@ -208,8 +208,8 @@ enum { REPLAY_CMD_REQUEST = KVR_TAG_USER, REPLAY_CMD_TICK, REPLAY_CMD_END };
 /* Requests [first, end) with new processes; the caller is the leader and has no threads. Returns an
  * exit status. */
 int replay_lead(const struct replay_job *job, uint32_t first, uint32_t end);
-/* The life of a rank. It starts when a byte comes from `go`, and says so on `ready` when attached.
- */
+/* The life of a rank. It starts when a byte comes from `go`, and says on `ready` that it attached.
+ * The end of `go` is the end of the leader. */
 void replay_rank(const struct replay_job *job, uint32_t rank, uint32_t first, uint32_t end, int go,
 		 int ready) __attribute__((noreturn));
 

@@ -216,7 +216,9 @@ static int load(struct replay_run *run, const struct kvr_key *keys, uint32_t *n)
 	int r, good;
 
 	r = REPLAY_RETRY(kvr_connector_load_begin(run->c, &run->request, *n, deadline()));
-	if (r <= 0) { /* no room for a single block: it is stored, so this only costs time */
+	/* Nothing is left of it, or no room for a single block: there is no operation, on no rank,
+	 * and what was hit is stored anew, which only costs time. */
+	if (r <= 0) {
 		*n = 0;
 		return r == -EAGAIN ? 0 : r;
 	}

@@ -18,7 +18,8 @@ static const char usage[] =
 	"usage: ring-dump [--dir DIR] [options] [NAME|FILE]\n"
 	"Shows a kvring group, live or dead, without disturbing it; without a name, lists the groups.\n"
 	"\n"
-	"NAME is a group's name; FILE, with a '/' in it, is a segment (also a retired or saved one).\n"
+	"NAME is a group's name; FILE, with a '/' in it (./FILE), is a segment, also a retired or saved\n"
+	"one.\n"
 	"\n"
 	"  --dir DIR       where the segments are (/dev/shm)\n"
 	"  --messages N    the last N messages of each channel (8)\n"
@@ -151,28 +152,16 @@ static int list(const struct options *o)
 	return l.status;
 }
 
-/* A name without '/' is a group's, or else a file in the current directory. */
+/* Without '/' it is a group's name, whatever lies in the current directory. */
 static int open_what(const struct options *o, struct kvr_inspect **ret_in, char *ret_path,
 		     size_t size)
 {
-	char why[1024];
-	int err;
-
 	snprintf(ret_path, size, "%s", o->what);
 	if (strchr(o->what, '/'))
 		return kvr_inspect_open(o->what, ret_in);
-	err = kvr_inspect_open_name(o->dir, o->what, ret_in);
-	if (!err)
-		snprintf(ret_path, size, "%s/kvr-%u-%s", o->dir ? o->dir : "/dev/shm",
-			 (unsigned)geteuid(), o->what);
-	if ((err != -ENOENT && err != -EINVAL) || !access(o->what, F_OK)) {
-		if (err == -ENOENT || err == -EINVAL)
-			return kvr_inspect_open(o->what, ret_in);
-		return err;
-	}
-	snprintf(why, sizeof why, "%s", kvr_explain());
-	fprintf(stderr, "ring-dump: no group and no file '%s': %s\n", o->what, why);
-	return 1;
+	snprintf(ret_path, size, "%s/kvr-%u-%s", o->dir ? o->dir : "/dev/shm", (unsigned)geteuid(),
+		 o->what);
+	return kvr_inspect_open_name(o->dir, o->what, ret_in);
 }
 
 static int show(const struct options *o)
@@ -182,8 +171,12 @@ static int show(const struct options *o)
 	char path[4096];
 	int err = open_what(o, &in, path, sizeof path);
 
-	if (err > 0)
+	if (err == -ENOENT && !strchr(o->what, '/')) {
+		fprintf(stderr, "ring-dump: no group '%s': %s%s%s\n", o->what, kvr_explain(),
+			access(o->what, F_OK) ? "" : "; for the file say ./",
+			access(o->what, F_OK) ? "" : o->what);
 		return DUMP_UNREADABLE;
+	}
 	if (!err) {
 		err = dump_read(in, path, o->messages, o->events, &d);
 		kvr_inspect_close(in);
