@@ -11,6 +11,7 @@
 #include "kvring/channel.h"
 #include "kvring/ring.h"
 #include "layout.h"
+#include "util.h"
 
 /* A message at the front of a ring: head copied once and checked, payload still in the ring. */
 struct kvr_arrival {
@@ -95,11 +96,6 @@ void kvr_stash_drop(struct kvr_stash *s, struct kvr_stashed *entry);
 /* Any message of this request, or NULL. */
 struct kvr_stashed *kvr_stash_of(struct kvr_stash *s, const struct kvr_request *request);
 void kvr_stash_free(struct kvr_stash *s);
-
-static inline int kvr_same_request(const struct kvr_request *a, const struct kvr_request *b)
-{
-	return a->id == b->id && a->space == b->space && a->attempt == b->attempt;
-}
 
 /* channel_explain.c: each sets the sentence and returns the error. */
 

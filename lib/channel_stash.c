@@ -66,7 +66,7 @@ struct kvr_stashed *kvr_stash_find(struct kvr_stash *s, uint32_t tag,
 	for (uint32_t i = 0; s->count && i < KVR_STASH; i++) {
 		struct kvr_stashed *e = &s->entries[i];
 
-		if (e->used && e->tag == tag && kvr_same_request(&e->request, request) &&
+		if (e->used && e->tag == tag && kvr_request_equal(&e->request, request) &&
 		    (!found || e->number < found->number))
 			found = e;
 	}
@@ -82,7 +82,7 @@ void kvr_stash_drop(struct kvr_stash *s, struct kvr_stashed *entry)
 struct kvr_stashed *kvr_stash_of(struct kvr_stash *s, const struct kvr_request *request)
 {
 	for (uint32_t i = 0; s->count && i < KVR_STASH; i++)
-		if (s->entries[i].used && kvr_same_request(&s->entries[i].request, request))
+		if (s->entries[i].used && kvr_request_equal(&s->entries[i].request, request))
 			return &s->entries[i];
 	return NULL;
 }

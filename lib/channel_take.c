@@ -174,7 +174,7 @@ static int ready(void *arg)
 	while ((err = kvr_channels_front(w->c, w->channel, &w->got)) == 1 && w->request) {
 		struct kvr_request request = kvr_channels_request(&w->got.head);
 
-		if (w->got.tag == w->tag && kvr_same_request(&request, w->request))
+		if (w->got.tag == w->tag && kvr_request_equal(&request, w->request))
 			break;
 		/* For somebody else, who will ask later. */
 		err = stash_front(w->c, w->channel, &w->got);

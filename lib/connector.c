@@ -17,11 +17,6 @@ static int is_leader(const struct kvr_connector *c)
 	return c->rank == KVR_LEADER;
 }
 
-static struct kvr_request clean(const struct kvr_request *req)
-{
-	return (struct kvr_request){ .id = req->id, .space = req->space, .attempt = req->attempt };
-}
-
 void kvr_connector_destroy(struct kvr_connector *c)
 {
 	kvr_engine_stop(c->engine);
@@ -72,7 +67,7 @@ int kvr_connector_lookup(struct kvr_connector *c, const struct kvr_request *requ
 			 const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
 			 struct kvr_hit *ret_hit)
 {
-	struct kvr_request req = clean(request);
+	struct kvr_request req = kvr_request_name(request);
 	int err = enter(c, KVR_CALL_LOOKUP, KVR_CH_LOOKUP);
 
 	if (!err)
@@ -83,7 +78,7 @@ int kvr_connector_lookup(struct kvr_connector *c, const struct kvr_request *requ
 
 int kvr_connector_release(struct kvr_connector *c, const struct kvr_request *request)
 {
-	struct kvr_request req = clean(request);
+	struct kvr_request req = kvr_request_name(request);
 
 	if (c->forks != kvr_fork_generation())
 		return enter(c, KVR_CALL_RELEASE, KVR_CH_LOOKUP);
@@ -102,7 +97,7 @@ int kvr_connector_store_begin(struct kvr_connector *c, const struct kvr_request 
 			      const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
 			      struct kvr_block *ret_blocks, uint32_t max, uint32_t *ret_covered)
 {
-	struct kvr_request req = clean(request);
+	struct kvr_request req = kvr_request_name(request);
 	int err = enter(c, KVR_CALL_STORE_BEGIN, KVR_CH_STORE);
 
 	if (!err && max < kvr_min(n, c->config.max_blocks))
@@ -119,7 +114,7 @@ int kvr_connector_store_begin(struct kvr_connector *c, const struct kvr_request 
 int kvr_connector_store_copied(struct kvr_connector *c, const struct kvr_request *request,
 			       int status)
 {
-	struct kvr_request req = clean(request);
+	struct kvr_request req = kvr_request_name(request);
 	int err = enter(c, KVR_CALL_STORE_COPIED, KVR_CH_STORE);
 
 	if (!err && !is_leader(c))
@@ -130,7 +125,7 @@ int kvr_connector_store_copied(struct kvr_connector *c, const struct kvr_request
 int kvr_connector_wait_store(struct kvr_connector *c, const struct kvr_request *request,
 			     enum kvr_stage stage, uint64_t deadline_ns)
 {
-	struct kvr_request req = clean(request);
+	struct kvr_request req = kvr_request_name(request);
 	int err = enter(c, KVR_CALL_WAIT_STORE, KVR_CH_STORE);
 
 	if (!err && stage != KVR_STAGE_COPIED && stage != KVR_STAGE_HOST &&
@@ -149,7 +144,7 @@ int kvr_connector_wait_store(struct kvr_connector *c, const struct kvr_request *
 int kvr_connector_load_begin(struct kvr_connector *c, const struct kvr_request *request, uint32_t n,
 			     uint64_t deadline_ns)
 {
-	struct kvr_request req = clean(request);
+	struct kvr_request req = kvr_request_name(request);
 	int err = enter(c, KVR_CALL_LOAD_BEGIN, KVR_CH_LOAD);
 
 	if (!err)
@@ -162,7 +157,7 @@ int kvr_connector_load_wait(struct kvr_connector *c, const struct kvr_request *r
 			    const struct kvr_key *keys, uint64_t deadline_ns,
 			    struct kvr_block *ret_blocks, uint32_t max)
 {
-	struct kvr_request req = clean(request);
+	struct kvr_request req = kvr_request_name(request);
 	int err = enter(c, KVR_CALL_LOAD_WAIT, KVR_CH_LOAD);
 
 	if (!err)
@@ -174,7 +169,7 @@ int kvr_connector_load_wait(struct kvr_connector *c, const struct kvr_request *r
 
 int kvr_connector_load_done(struct kvr_connector *c, const struct kvr_request *request)
 {
-	struct kvr_request req = clean(request);
+	struct kvr_request req = kvr_request_name(request);
 	int err = enter(c, KVR_CALL_LOAD_DONE, KVR_CH_LOAD);
 
 	if (!err && !is_leader(c))

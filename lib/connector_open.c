@@ -150,6 +150,17 @@ static int make_eventfd(void)
 	return err ? err : fd;
 }
 
+/* Closing what was opened may set sentences of its own: the first one counts. */
+static int give_up(struct kvr_connector *c, int err)
+{
+	char text[1024];
+
+	strncpy(text, kvr_explain(), sizeof text - 1);
+	text[sizeof text - 1] = 0;
+	kvr_connector_destroy(c);
+	return KVR_FAIL(err, "%s", text);
+}
+
 int kvr_connector_lead(const char *name, const struct kvr_connector_opts *opts,
 		       struct kvr_connector **ret_connector)
 {
@@ -173,14 +184,8 @@ int kvr_connector_lead(const char *name, const struct kvr_connector_opts *opts,
 		err = kvr_channels_open(c->group, &c->channels);
 	if (!err)
 		err = lead_engine(c, opts);
-	if (err) {
-		char text[1024];
-
-		strncpy(text, kvr_explain(), sizeof text - 1);
-		text[sizeof text - 1] = 0;
-		kvr_connector_destroy(c);
-		return KVR_FAIL(err, "%s", text);
-	}
+	if (err)
+		return give_up(c, err);
 	number_segments(c);
 	*ret_connector = c;
 	return 0;
@@ -277,14 +282,8 @@ int kvr_connector_join(const char *name, uint32_t rank, const struct kvr_connect
 	c->rank = rank;
 	c->event_fd = -1;
 	err = join(c, name, opts, deadline_ns);
-	if (err) {
-		char text[1024];
-
-		strncpy(text, kvr_explain(), sizeof text - 1);
-		text[sizeof text - 1] = 0;
-		kvr_connector_destroy(c);
-		return KVR_FAIL(err, "%s", text);
-	}
+	if (err)
+		return give_up(c, err);
 	number_segments(c);
 	*ret_connector = c;
 	return 0;

@@ -22,23 +22,13 @@ static uint32_t bucket_of(const struct kvr_rank_ops *k, const struct kvr_request
 	return (uint32_t)kvr_hash(req, sizeof *req, kind) & (k->capacity - 1);
 }
 
-static int request_equal(const struct kvr_request *a, const struct kvr_request *b)
-{
-	return a->id == b->id && a->space == b->space && a->attempt == b->attempt;
-}
-
-static struct kvr_request clean(const struct kvr_request *req)
-{
-	return (struct kvr_request){ .id = req->id, .space = req->space, .attempt = req->attempt };
-}
-
 struct kvr_rank_op *kvr_rank_op_find(struct kvr_rank_ops *k, const struct kvr_request *request,
 				     uint32_t kind)
 {
-	struct kvr_request req = clean(request);
+	struct kvr_request req = kvr_request_name(request);
 
 	for (uint32_t i = k->buckets[bucket_of(k, &req, kind)]; i != NONE; i = k->ops[i].next)
-		if (k->ops[i].kind == kind && request_equal(&k->ops[i].req, &req))
+		if (k->ops[i].kind == kind && kvr_request_equal(&k->ops[i].req, &req))
 			return &k->ops[i];
 	return NULL;
 }
@@ -120,9 +110,12 @@ struct kvr_rank_op *kvr_rank_op_place(struct kvr_connector *c, const struct kvr_
 	}
 	if (!op)
 		return NULL;
-	*op = (struct kvr_rank_op){
-		.req = clean(req), .used = 1, .kind = kind, .entry = entry, .gen = gen, .list = NONE
-	};
+	*op = (struct kvr_rank_op){ .req = kvr_request_name(req),
+				    .used = 1,
+				    .kind = kind,
+				    .entry = entry,
+				    .gen = gen,
+				    .list = NONE };
 	bucket = &k->buckets[bucket_of(k, &op->req, kind)];
 	op->next = *bucket;
 	*bucket = (uint32_t)(op - k->ops);

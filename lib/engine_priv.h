@@ -7,6 +7,7 @@
 
 #include "engine.h"
 #include "tier.h"
+#include "util.h"
 
 #define KVR_OPEN_OPS 64u   /* operations that wait for ranks at once: bounds the ranks' memory */
 #define KVR_ENGINE_IO 256u /* blocks in flight to and from the store */
@@ -125,11 +126,6 @@ void kvr_engine_wake(struct kvr_engine *e);
 static inline uint32_t kvr_op_entry(const struct kvr_engine *e, const struct kvr_op *op)
 {
 	return (uint32_t)(op - e->ops);
-}
-
-static inline int kvr_request_equal(const struct kvr_request *a, const struct kvr_request *b)
-{
-	return a->id == b->id && a->space == b->space && a->attempt == b->attempt;
 }
 
 #endif

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kvring/types.h"
+
 #define KVR_PAGE 4096u
 #define KVR_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -22,6 +24,17 @@ static inline int kvr_is_pow2(uint64_t v)
 static inline uint64_t kvr_min(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
+}
+
+/* A request's name without what a caller may have left in the reserved bytes. */
+static inline struct kvr_request kvr_request_name(const struct kvr_request *r)
+{
+	return (struct kvr_request){ .id = r->id, .space = r->space, .attempt = r->attempt };
+}
+
+static inline int kvr_request_equal(const struct kvr_request *a, const struct kvr_request *b)
+{
+	return a->id == b->id && a->space == b->space && a->attempt == b->attempt;
 }
 
 /*

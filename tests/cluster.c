@@ -207,3 +207,15 @@ void cluster_shutdown(struct kvr_connector *c)
 {
 	MUST(!kvr_connector_shutdown(c, SOON));
 }
+
+void cluster_keys(uint64_t family, struct kvr_key *ret_keys, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		ret_keys[i] = cluster_key(family, i);
+}
+
+void cluster_run(struct cluster *cl, cluster_fn fn)
+{
+	cluster_start(cl, fn, fn);
+	cluster_join(cl, 0, 40000);
+}

@@ -11,6 +11,7 @@
 #include "kvring.h"
 
 #define CLUSTER_RANKS 8
+#define CLUSTER_LEAD CLUSTER_RANKS /* index of the leader's words */
 
 struct cluster_area {
 	uint64_t word[CLUSTER_RANKS + 1][64]; /* [CLUSTER_RANKS]: the leader's */
@@ -54,6 +55,9 @@ void cluster_store(struct kvr_connector *c, uint64_t id, uint32_t attempt,
  * `attempt` on). Returns the number of good blocks. */
 uint32_t cluster_load(struct kvr_connector *c, uint64_t id, uint32_t attempt,
 		      const struct kvr_key *keys, uint32_t n, uint32_t rank);
+/* keys[0..n) of a family; the same function in leader and ranks, all of which end well. */
+void cluster_keys(uint64_t family, struct kvr_key *ret_keys, uint32_t n);
+void cluster_run(struct cluster *cl, cluster_fn fn);
 void cluster_shutdown(struct kvr_connector *c);
 
 #define CLUSTER_LEADER(rank) ((rank) == UINT32_MAX)

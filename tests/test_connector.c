@@ -3,21 +3,12 @@
 #include "cluster.h"
 
 #define KEYS 12u
-#define LEADER CLUSTER_RANKS /* index of the leader's words */
 
 static struct kvr_key keys[KEYS];
 
 static void make_keys(uint64_t family)
 {
-	for (uint32_t i = 0; i < KEYS; i++)
-		keys[i] = cluster_key(family, i);
-}
-
-/* Runs the same function in leader and ranks. */
-static void run(struct cluster *cl, cluster_fn fn)
-{
-	cluster_start(cl, fn, fn);
-	cluster_join(cl, 0, 40000);
+	cluster_keys(family, keys, KEYS);
 }
 
 /* --- store and load
@@ -64,7 +55,7 @@ static void round_trip_with(uint32_t ranks, int replicated, uint32_t slots)
 	struct cluster cl;
 
 	cluster_init(&cl, ranks, replicated, 16, slots);
-	run(&cl, round_trip);
+	cluster_run(&cl, round_trip);
 	cluster_exit(&cl);
 }
 
@@ -110,8 +101,8 @@ START_TEST(test_a_restart_finds_what_was_written)
 	struct cluster cl;
 
 	cluster_init(&cl, 2, 0, 16, 32);
-	run(&cl, store_only);
-	run(&cl, load_only);
+	cluster_run(&cl, store_only);
+	cluster_run(&cl, load_only);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -142,7 +133,7 @@ START_TEST(test_what_was_written_survives_kill_9_of_the_leader)
 	cluster_init(&cl, 2, 0, 16, 32);
 	cluster_start(&cl, store_then_die, store_then_lose_leader);
 	cluster_join(&cl, 1u << CLUSTER_RANKS, 30000);
-	run(&cl, load_only);
+	cluster_run(&cl, load_only);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -185,8 +176,8 @@ static void ticks(struct cluster *cl, struct kvr_connector *c, uint32_t rank)
 		for (int i = 0; i < n; i++, count++)
 			hash = mix(hash, &done[i]);
 	}
-	cl->area->word[CLUSTER_LEADER(rank) ? LEADER : rank][0] = count;
-	cl->area->word[CLUSTER_LEADER(rank) ? LEADER : rank][1] = hash;
+	cl->area->word[CLUSTER_LEADER(rank) ? CLUSTER_LEAD : rank][0] = count;
+	cl->area->word[CLUSTER_LEADER(rank) ? CLUSTER_LEAD : rank][1] = hash;
 	cluster_shutdown(c);
 }
 
@@ -195,11 +186,11 @@ START_TEST(test_all_ranks_have_the_same_completions_however_they_ask)
 	struct cluster cl;
 
 	cluster_init(&cl, 4, 0, 64, 128);
-	run(&cl, ticks);
-	ck_assert_uint_ge(cl.area->word[LEADER][0], 20);
+	cluster_run(&cl, ticks);
+	ck_assert_uint_ge(cl.area->word[CLUSTER_LEAD][0], 20);
 	for (uint32_t r = 0; r < 4; r++) {
-		ck_assert_uint_eq(cl.area->word[r][0], cl.area->word[LEADER][0]);
-		ck_assert_uint_eq(cl.area->word[r][1], cl.area->word[LEADER][1]);
+		ck_assert_uint_eq(cl.area->word[r][0], cl.area->word[CLUSTER_LEAD][0]);
+		ck_assert_uint_eq(cl.area->word[r][1], cl.area->word[CLUSTER_LEAD][1]);
 	}
 	cluster_exit(&cl);
 }
@@ -238,7 +229,7 @@ START_TEST(test_an_operation_ends_once_and_an_unknown_one_is_an_error)
 	struct cluster cl;
 
 	cluster_init(&cl, 2, 0, 16, 32);
-	run(&cl, one_end);
+	cluster_run(&cl, one_end);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -268,7 +259,7 @@ START_TEST(test_entries_of_ended_operations_are_used_again)
 	struct cluster cl;
 
 	cluster_init(&cl, 2, 0, 16, 256);
-	run(&cl, many);
+	cluster_run(&cl, many);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -302,7 +293,7 @@ START_TEST(test_a_full_table_is_a_clear_error_on_all_and_passes)
 	struct cluster cl;
 
 	cluster_init(&cl, 2, 0, 128, 0);
-	run(&cl, full_table);
+	cluster_run(&cl, full_table);
 	cluster_exit(&cl);
 }
 END_TEST

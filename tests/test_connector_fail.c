@@ -4,21 +4,12 @@
 #include "cluster.h"
 
 #define KEYS 12u
-#define LEADER CLUSTER_RANKS /* index of the leader's words */
 
 static struct kvr_key keys[KEYS];
 
 static void make_keys(uint64_t family)
 {
-	for (uint32_t i = 0; i < KEYS; i++)
-		keys[i] = cluster_key(family, i);
-}
-
-/* Runs the same function in leader and ranks. */
-static void run(struct cluster *cl, cluster_fn fn)
-{
-	cluster_start(cl, fn, fn);
-	cluster_join(cl, 0, 40000);
+	cluster_keys(family, keys, KEYS);
 }
 
 static void load_two(struct cluster *cl, struct kvr_connector *c, uint32_t rank)
@@ -67,7 +58,7 @@ START_TEST(test_a_rank_that_cannot_copy_fails_the_store_on_all)
 
 	cluster_init(&cl, 3, 1, 16, 0);
 	cl.shape.shard[0].writer = 1;
-	run(&cl, failed_copy);
+	cluster_run(&cl, failed_copy);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -108,7 +99,7 @@ START_TEST(test_a_wrong_byte_on_one_rank_fails_the_block_for_all)
 	struct cluster cl;
 
 	cluster_init(&cl, 2, 0, 16, 0);
-	run(&cl, bad_segment);
+	cluster_run(&cl, bad_segment);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -141,7 +132,7 @@ START_TEST(test_no_room_is_the_same_answer_on_all_ranks)
 	struct cluster cl;
 
 	cluster_init(&cl, 2, 0, KEYS, 0);
-	run(&cl, no_room);
+	cluster_run(&cl, no_room);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -169,7 +160,7 @@ START_TEST(test_a_rank_with_other_keys_is_told_and_nothing_is_stored)
 	struct cluster cl;
 
 	cluster_init(&cl, 2, 0, 16, 0);
-	run(&cl, other_keys);
+	cluster_run(&cl, other_keys);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -208,7 +199,7 @@ START_TEST(test_a_rank_that_skips_a_request_does_not_keep_it_open)
 
 	cluster_init(&cl, 2, 0, 16, 0);
 	cl.opts.ops = 256;
-	run(&cl, skipped);
+	cluster_run(&cl, skipped);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -245,7 +236,7 @@ START_TEST(test_a_store_of_blocks_on_their_way_ends_when_they_are_written)
 	struct cluster cl;
 
 	cluster_init(&cl, 2, 0, 16, 16);
-	run(&cl, joined);
+	cluster_run(&cl, joined);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -273,7 +264,7 @@ static void until_rank_dies(struct cluster *cl, struct kvr_connector *c, uint32_
 	}
 	MUST(n == -EOWNERDEAD);
 	MUST(strstr(kvr_explain(), "rank 1"));
-	cl->area->word[CLUSTER_LEADER(rank) ? LEADER : rank][0] = test_now_ns();
+	cl->area->word[CLUSTER_LEADER(rank) ? CLUSTER_LEAD : rank][0] = test_now_ns();
 }
 
 START_TEST(test_a_dead_rank_ends_every_wait_and_is_named)
@@ -283,7 +274,7 @@ START_TEST(test_a_dead_rank_ends_every_wait_and_is_named)
 	cluster_init(&cl, 3, 1, 16, 0);
 	cluster_start(&cl, until_rank_dies, until_rank_dies);
 	cluster_join(&cl, 1u << 1, 30000);
-	for (uint32_t r = 0; r <= LEADER; r++)
+	for (uint32_t r = 0; r <= CLUSTER_LEAD; r++)
 		if (r != 1 && cl.area->word[r][0])
 			ck_assert_uint_lt(cl.area->word[r][0] - cl.area->word[1][0], 1000000000);
 	cluster_exit(&cl);
@@ -311,7 +302,7 @@ START_TEST(test_a_rank_that_waits_for_a_tick_learns_of_the_end)
 	struct cluster cl;
 
 	cluster_init(&cl, 2, 0, 16, 0);
-	run(&cl, end_while_waiting);
+	cluster_run(&cl, end_while_waiting);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -347,7 +338,7 @@ START_TEST(test_a_store_that_joined_a_failed_one_fails)
 	struct cluster cl;
 
 	cluster_init(&cl, 2, 0, 16, 16);
-	run(&cl, joined_failure);
+	cluster_run(&cl, joined_failure);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -380,7 +371,7 @@ START_TEST(test_a_rank_that_loads_with_other_keys_is_told)
 	struct cluster cl;
 
 	cluster_init(&cl, 2, 0, 16, 0);
-	run(&cl, other_load_keys);
+	cluster_run(&cl, other_load_keys);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -422,7 +413,7 @@ START_TEST(test_a_load_of_nothing_is_no_operation)
 	struct cluster cl;
 
 	cluster_init(&cl, 1, 0, 16, 0);
-	run(&cl, nothing_left);
+	cluster_run(&cl, nothing_left);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -443,13 +434,13 @@ static void fork_and_die(struct cluster *cl, struct kvr_connector *c, uint32_t r
 		MUST(kvr_connector_lookup(c, &req, keys, 2, SOON, &hit) == -EINVAL);
 		MUST(strstr(kvr_explain(), "forked child"));
 		kvr_connector_close(c);
-		cl->area->word[LEADER][1] = 1;
+		cl->area->word[CLUSTER_LEAD][1] = 1;
 		pause();
 		_exit(0);
 	}
-	while (!__atomic_load_n(&cl->area->word[LEADER][1], __ATOMIC_ACQUIRE))
+	while (!__atomic_load_n(&cl->area->word[CLUSTER_LEAD][1], __ATOMIC_ACQUIRE))
 		test_sleep_ms(1);
-	cl->area->word[LEADER][0] = (uint64_t)child;
+	cl->area->word[CLUSTER_LEAD][0] = (uint64_t)child;
 	raise(SIGKILL);
 }
 
@@ -465,7 +456,7 @@ START_TEST(test_a_killed_leaders_forked_child_does_not_keep_the_store)
 	make_keys(1);
 	cluster_start(&cl, load_two, load_two);
 	cluster_join(&cl, 0, 30000);
-	kill((pid_t)cl.area->word[LEADER][0], SIGKILL); /* an orphan; init reaps it */
+	kill((pid_t)cl.area->word[CLUSTER_LEAD][0], SIGKILL); /* an orphan; init reaps it */
 	cluster_exit(&cl);
 }
 END_TEST
@@ -518,7 +509,7 @@ START_TEST(test_a_rank_that_waits_makes_room_for_a_tick)
 
 	cluster_init(&cl, 2, 0, 16, 0);
 	cl.opts.ring_bytes = 1024;
-	run(&cl, tick_needs_room);
+	cluster_run(&cl, tick_needs_room);
 	cluster_exit(&cl);
 }
 END_TEST
@@ -540,9 +531,9 @@ static void behind(struct cluster *cl, struct kvr_connector *c, uint32_t rank)
 								   NULL) == 24);
 		}
 		if (CLUSTER_LEADER(rank))
-			cl->area->word[LEADER][3] = 1;
+			cl->area->word[CLUSTER_LEAD][3] = 1;
 	} else {
-		while (!__atomic_load_n(&cl->area->word[LEADER][3], __ATOMIC_ACQUIRE))
+		while (!__atomic_load_n(&cl->area->word[CLUSTER_LEAD][3], __ATOMIC_ACQUIRE))
 			test_sleep_ms(1);
 		MUST(kvr_connector_check_completed(c, KVR_NOW, 0, SOON, done, 256, NULL) == 120);
 		make_keys(1);
@@ -559,7 +550,7 @@ START_TEST(test_a_rank_that_is_behind_learns_of_the_end)
 
 	cluster_init(&cl, 2, 1, 64, 0);
 	cl.opts.ops = 16;
-	run(&cl, behind);
+	cluster_run(&cl, behind);
 	cluster_exit(&cl);
 }
 END_TEST

@@ -12,8 +12,7 @@
 
 static void keys_of(struct kvr_key *keys, uint64_t family)
 {
-	for (uint32_t i = 0; i < KEYS; i++)
-		keys[i] = cluster_key(family, i);
+	cluster_keys(family, keys, KEYS);
 }
 
 /* --- the caller sleeps
