@@ -314,7 +314,7 @@ static int write_text(const char *path, const char *text)
 /* A mount namespace of its own, as root or through a user namespace. 0, or -1. */
 static int own_mounts(void)
 {
-	unsigned int uid = geteuid();
+	unsigned int uid = geteuid(), gid = getegid();
 	char map[64];
 
 	if (unshare(CLONE_NEWNS)) {
@@ -322,6 +322,11 @@ static int own_mounts(void)
 			return -1;
 		snprintf(map, sizeof(map), "%u %u 1", uid, uid);
 		if (write_text("/proc/self/uid_map", map))
+			return -1;
+		/* Files of a group that is not mapped cannot be made either. */
+		snprintf(map, sizeof(map), "%u %u 1", gid, gid);
+		if (write_text("/proc/self/setgroups", "deny") ||
+		    write_text("/proc/self/gid_map", map))
 			return -1;
 	}
 	return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL);
