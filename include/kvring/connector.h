@@ -134,7 +134,8 @@ KVR_API int kvr_connector_store_begin(struct kvr_connector *c, const struct kvr_
 				      struct kvr_block *ret_blocks, uint32_t max,
 				      uint32_t *ret_covered);
 /* Rank: this rank's spans of all blocks are copied (status 0): hashes them and acknowledges; or
- * could not be (status < 0): the operation fails with it on all ranks. Leader: nothing to do. */
+ * could not be (status < 0): the operation fails with it on all ranks. A rank that writes no shard
+ * is not waited for, and its status does not count. Leader: nothing to do. */
 KVR_API int kvr_connector_store_copied(struct kvr_connector *c, const struct kvr_request *request,
 				       int status);
 /*
@@ -157,7 +158,9 @@ KVR_API int kvr_connector_load_begin(struct kvr_connector *c, const struct kvr_r
  * Rank: waits until the bytes are in the pool, verifies the header pages and the segments this rank
  * reads (keys: those of lookup), votes, and waits for the others' votes. Returns the number of
  * leading blocks that are good on every rank, the same for all, and the blocks. Leader: waits for
- * that number. The blocks stay until load_done. Leader: blocks of which the ranks are done already
+ * that number. The ranks meet here: all
+ * wait for their loads in the same order, or go on after -ETIMEDOUT and come back. The blocks stay
+ * until load_done. Leader: blocks of which the ranks are done already
  * are zero.
  */
 KVR_API int kvr_connector_load_wait(struct kvr_connector *c, const struct kvr_request *request,
