@@ -214,6 +214,7 @@ static int open_store(struct kvr_engine *e)
 
 	o.pool = e->pool.mem + KVR_POOL_DATA;
 	o.pool_bytes = e->pool.bytes - KVR_POOL_DATA;
+	o.cancel = &e->cancel;
 	return kvr_store_open(&o, &e->store);
 }
 
@@ -379,21 +380,24 @@ static int opened(void *arg)
 	return started;
 }
 
-/* Formatting and recovery take as long as the device needs; they report progress meanwhile. */
+/*
+ * Formatting and recovery take as long as the device needs; they report progress meanwhile. A
+ * signal ends the wait: the thread stops at its next step, and nothing is left.
+ */
 static int wait_open(struct kvr_engine *e)
 {
-	int err;
+	int err = kvr_group_wait(e->group, opened, e, UINT64_MAX, "the store to open");
 
-	do
-		err = kvr_group_wait(e->group, opened, e, UINT64_MAX, "the store to open");
-	while (err == -EINTR);
 	if (err > 0 && !e->open_result)
 		return 0;
+	kvr_store_relaxed32(&e->cancel, 1);
 	pthread_mutex_lock(&e->lock);
 	e->stopping = 1;
 	pthread_mutex_unlock(&e->lock);
 	kvr_engine_wake(e);
 	pthread_join(e->thread, NULL);
+	if (err == -EINTR)
+		return KVR_FAIL(-EINTR, "a signal ended the wait for the store to open");
 	if (e->open_result)
 		return KVR_FAIL(e->open_result, "%s", e->open_text);
 	return err;

@@ -93,7 +93,8 @@ struct kvr_engine {
 	pthread_t thread;
 	int event_fd;
 	int started, stopping;
-	int leaked; /* I/O that never ended still owns buffers */
+	uint32_t cancel; /* opening the store is to stop */
+	int leaked;	 /* I/O that never ended still owns buffers */
 	int open_result;
 	char open_text[1536];
 	int group_error; /* once the epoch is over */

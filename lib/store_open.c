@@ -22,6 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "atomic.h"
 #include "clock.h"
 #include "err.h"
 #include "file.h"
@@ -78,6 +79,28 @@ static int named_twice(const struct opening *op, uint32_t i)
 	return 0;
 }
 
+static int cancelled(const struct opening *op)
+{
+	if (!op->o.cancel || !kvr_load_relaxed32(op->o.cancel))
+		return 0;
+	return KVR_FAIL(-EINTR, "kvr_store_open: cancelled while opening %s", op->o.paths[0]);
+}
+
+/* In slices, so that a cancel is seen. */
+static int lock_wait(struct opening *op, uint32_t i, uint64_t deadline_ns)
+{
+	int err;
+
+	do {
+		uint64_t slice = kvr_min(deadline_ns, kvr_now() + 50 * KVR_MS);
+
+		err = cancelled(op);
+		if (!err)
+			err = kvr_file_lock(&op->dev[i].file, op->dev[i].path, slice);
+	} while (err == -EBUSY && kvr_now() < deadline_ns);
+	return err;
+}
+
 static int file_open(struct opening *op, uint32_t i, uint64_t deadline_ns)
 {
 	struct kvr_file *file = &op->dev[i].file;
@@ -98,7 +121,7 @@ static int file_open(struct opening *op, uint32_t i, uint64_t deadline_ns)
 		file->align = KVR_PAGE;
 	}
 	err = named_twice(op, i);
-	return err ? err : kvr_file_lock(file, path, deadline_ns);
+	return err ? err : lock_wait(op, i, deadline_ns);
 }
 
 /* A second description of the locked file, for format and recovery. */
@@ -235,7 +258,9 @@ static int open_blank(struct opening *op, struct kvr_store **ret_store)
 		if (op->o.progress)
 			op->o.progress(op->o.progress_arg, "reserving space", i * bytes,
 				       op->n * bytes);
-		err = kvr_file_reserve(&op->dev[i].file, op->dev[i].path, bytes);
+		err = cancelled(op);
+		if (!err)
+			err = kvr_file_reserve(&op->dev[i].file, op->dev[i].path, bytes);
 		if (!err)
 			err = mount_io_open(op, i);
 		ios[i] = op->dev[i].io;

@@ -555,6 +555,47 @@ START_TEST(test_a_rank_that_is_behind_learns_of_the_end)
 }
 END_TEST
 
+static void ignore(int sig)
+{
+	(void)sig;
+}
+
+/* A second leader waits for the store's I/O lock; a signal ends that wait at once. */
+START_TEST(test_a_signal_ends_the_wait_for_a_busy_store)
+{
+	struct kvr_connector *first, *second = NULL;
+	struct sigaction sa = { .sa_handler = ignore };
+	struct cluster cl;
+	char other[KVR_NAME_MAX];
+	uint64_t began;
+	int status = -1;
+	pid_t pid;
+
+	cluster_init(&cl, 1, 0, 16, 16);
+	test_name(other, sizeof other, "second");
+	ck_assert_int_eq(0, kvr_connector_lead(cl.name, &cl.opts, &first));
+	pid = fork();
+	if (!pid) {
+		sigaction(SIGUSR1, &sa, NULL);
+		cl.opts.lock_deadline_ns = test_deadline_ms(20000);
+		cl.area->word[0][0] = 1;
+		MUST(kvr_connector_lead(other, &cl.opts, &second) == -EINTR);
+		_exit(second ? 1 : 0);
+	}
+	while (!__atomic_load_n(&cl.area->word[0][0], __ATOMIC_ACQUIRE))
+		test_sleep_ms(1);
+	test_sleep_ms(300);
+	began = test_now_ns();
+	while (!waitpid(pid, &status, WNOHANG) && test_now_ns() - began < 10000000000u) {
+		kill(pid, SIGUSR1); /* it may not wait yet: again */
+		test_sleep_ms(100);
+	}
+	ck_assert_int_eq(status, 0); /* -1: it never ended */
+	kvr_connector_close(first);
+	cluster_exit(&cl);
+}
+END_TEST
+
 static Suite *make(void)
 {
 	Suite *s = suite_create("connector_fail");
@@ -576,6 +617,7 @@ static Suite *make(void)
 	tcase_add_test(t, test_a_join_that_timed_out_may_come_again);
 	tcase_add_test(t, test_a_rank_that_waits_makes_room_for_a_tick);
 	tcase_add_test(t, test_a_rank_that_is_behind_learns_of_the_end);
+	tcase_add_test(t, test_a_signal_ends_the_wait_for_a_busy_store);
 	suite_add_tcase(s, t);
 	return s;
 }

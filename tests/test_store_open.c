@@ -116,7 +116,7 @@ START_TEST(test_paths_that_cannot_be_used)
 	open_fails(&o, -ENOENT, "none", NULL);
 	snprintf(path, sizeof path, "%s/link", dir);
 	close_ok(open_ok(&(struct kvr_store_opts){ o.size, path_list, 1, o.flags, o.bytes, o.model,
-						   o.shape, NULL, 0, 0, 0, 0, NULL, NULL }));
+						   o.shape, NULL, 0, 0, 0, 0, NULL, NULL, NULL }));
 	ck_assert_int_eq(symlink(paths[0], path), 0);
 	open_fails(&o, -EINVAL, "symbolic link", NULL);
 	memset(path, 'x', sizeof path - 1);

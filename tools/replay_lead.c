@@ -244,8 +244,12 @@ static int make_group(struct replay_run *run)
 		.store_bytes = o->nvme,
 		.progress = replay_progress_open,
 	};
-	int r = REPLAY_RETRY(kvr_connector_lead(o->name, &opts, &run->c));
+	int r;
 
+	/* The first signal ends it: there is nothing to finish in good order yet. */
+	do
+		r = kvr_connector_lead(o->name, &opts, &run->c);
+	while (r == -EINTR && !replay_stop);
 	replay_progress_clear();
 	return r;
 }

@@ -158,10 +158,9 @@ KVR_API int kvr_connector_load_begin(struct kvr_connector *c, const struct kvr_r
  * Rank: waits until the bytes are in the pool, verifies the header pages and the segments this rank
  * reads (keys: those of lookup), votes, and waits for the others' votes. Returns the number of
  * leading blocks that are good on every rank, the same for all, and the blocks. Leader: waits for
- * that number. The ranks meet here: all
- * wait for their loads in the same order, or go on after -ETIMEDOUT and come back. The blocks stay
- * until load_done. Leader: blocks of which the ranks are done already
- * are zero.
+ * that number; blocks of which the ranks are done already are zero. The ranks meet here: all wait
+ * for their loads in the same order, or go on after -ETIMEDOUT and come back. The blocks stay until
+ * load_done.
  */
 KVR_API int kvr_connector_load_wait(struct kvr_connector *c, const struct kvr_request *request,
 				    const struct kvr_key *keys, uint64_t deadline_ns,

@@ -43,6 +43,9 @@ struct kvr_store_opts {
 	uint64_t lock_deadline_ns; /* wait for the I/O lock of a dying owner until then; 0: 5 s */
 	void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
 	void *progress_arg;
+	/* another thread may store non-zero here: opening then ends with -EINTR at its next step,
+	 * such as the next look at the I/O lock. NULL: nobody does */
+	const uint32_t *cancel;
 };
 
 /*
