@@ -12,6 +12,7 @@
 
 #include "atomic.h"
 #include "err.h"
+#include "fork.h"
 #include "point.h"
 
 typedef unsigned long long ull;
@@ -113,6 +114,8 @@ int kvr_channels_begin(const struct kvr_channels *c, const char *name, enum kvr_
 {
 	int leader = c->g->rank == KVR_LEADER;
 
+	if (c->g->forks != kvr_fork_generation())
+		return KVR_FAIL(-EINVAL, "%s in a forked child: the handle is its parent's", name);
 	if (channel >= KVR_CHANNELS)
 		return KVR_FAIL(-EINVAL, "%s: channel %u; there are %d", name, channel,
 				KVR_CHANNELS);

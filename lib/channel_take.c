@@ -313,11 +313,17 @@ int kvr_channels_forget(struct kvr_channels *channels, uint32_t channel,
 			const struct kvr_request *request)
 {
 	int n, err = begin(channels, "kvr_channels_forget", KVR_CALL_TAKE, channel);
+	struct kvr_inbox *in = &channels->inbox[channel < KVR_CHANNELS ? channel : 0];
+	struct kvr_arrival a;
 	struct kvr_stashed *e;
 
 	if (err)
 		return err;
-	for (n = 0; (e = kvr_stash_of(&channels->inbox[channel].stash, request)); n++)
+	/* Also what is still in the ring, as far as the stash has room for what comes before it. */
+	while (in->stash.count < KVR_STASH && !err &&
+	       kvr_channels_front(channels, channel, &a) == 1)
+		err = stash_front(channels, channel, &a);
+	for (n = 0; (e = kvr_stash_of(&in->stash, request)); n++)
 		drop(channels, channel, e);
 	return n;
 }

@@ -204,6 +204,7 @@ int kvr_connector_shutdown(struct kvr_connector *c, uint64_t deadline_ns)
 			      ? kvr_lead_shutdown(c, deadline_ns)
 			      : kvr_channels_take_for(c->channels, KVR_CH_CONTROL, KVR_TAG_SHUTDOWN,
 						      &none, deadline_ns, &m);
+	c->ended |= !err;
 	return leave(c, KVR_CALL_SHUTDOWN, KVR_CH_CONTROL, NULL, err);
 }
 
@@ -267,6 +268,8 @@ void *kvr_connector_pool(const struct kvr_connector *c, uint64_t *ret_bytes)
 
 int kvr_connector_stats(struct kvr_connector *c, struct kvr_stats *ret_stats)
 {
+	if (c->forks != kvr_fork_generation())
+		return KVR_FAIL(-EINVAL, "kvr_connector_stats in a forked child");
 	if (!is_leader(c))
 		return KVR_FAIL(-EINVAL, "kvr_connector_stats: rank %u asked; the leader counts",
 				c->rank);

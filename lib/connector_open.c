@@ -224,24 +224,18 @@ static int join_config(struct kvr_connector *c)
 	return err;
 }
 
-static int join(struct kvr_connector *c, const char *name, const struct kvr_connector_opts *o,
-		uint64_t deadline_ns)
+/* The rest of a join, once the rank is a member. */
+static int join_member(struct kvr_connector *c, const char *dir, uint64_t deadline_ns)
 {
-	struct kvr_group_opts go = { .size = sizeof go,
-				     .dir = o ? o->dir : NULL,
-				     .model = o ? o->model : NULL,
-				     .event_fd = -1 };
-	int err = kvr_group_attach(name, c->rank, &go, deadline_ns, &c->group);
+	int err = kvr_channels_open(c->group, &c->channels);
 
-	if (!err)
-		err = kvr_channels_open(c->group, &c->channels);
 	if (err)
 		return err;
 	c->max_payload = kvr_channels_max_payload(c->channels);
 	err = join_config(c);
 	if (err)
 		return err;
-	struct kvr_pool_opts po = { .dir = go.dir,
+	struct kvr_pool_opts po = { .dir = dir,
 				    .name = c->group->name,
 				    .uuid = c->group->header.uuid,
 				    .epoch = c->group->header.epoch,
@@ -256,8 +250,21 @@ static int join(struct kvr_connector *c, const char *name, const struct kvr_conn
 			err = kvr_pool_attach(&po, c->config.pool_slots,
 					      kvr_min(deadline_ns, kvr_deadline(50)), &c->pool);
 	} while (err == -ETIMEDOUT && kvr_deadline(0) < deadline_ns);
-	if (!err)
-		err = kvr_rank_open(c);
+	return err ? err : kvr_rank_open(c);
+}
+
+static int join(struct kvr_connector *c, const char *name, const struct kvr_connector_opts *o,
+		uint64_t deadline_ns)
+{
+	struct kvr_group_opts go = { .size = sizeof go,
+				     .dir = o ? o->dir : NULL,
+				     .model = o ? o->model : NULL,
+				     .event_fd = -1 };
+	int err = kvr_group_attach(name, c->rank, &go, deadline_ns, &c->group);
+
+	if (err)
+		return err;
+	err = join_member(c, go.dir, deadline_ns);
 	/* Nothing was taken yet: the same call may come again, in this epoch. */
 	if (err)
 		kvr_group_abandon(c->group);

@@ -96,6 +96,7 @@ struct kvr_connector {
 	uint64_t tick;	    /* leader: last done. rank: last returned */
 	uint64_t open_tick; /* leader: tick whose publishing was interrupted, or 0 */
 	uint32_t open_told; /* leader: records that it published before */
+	int ended;	    /* rank: the leader's end was taken */
 	uint32_t forks;	    /* a forked child's copy of the handle is inert */
 };
 

@@ -200,7 +200,12 @@ int kvr_rank_open(struct kvr_connector *c)
 
 	kvr_channels_on_drop(c->channels, begin_dropped, c);
 	kvr_channels_on_wait(c->channels, make_room, c);
-	k->capacity = c->group->layout.ops * 4;
+	/* What the leader may have open, and what it may tell before this rank asks: all begins
+	 * that fit into two rings and stashes. */
+	k->capacity = 64;
+	while (k->capacity <
+	       4 * c->group->layout.ops + 2 * (c->group->layout.ring_bytes / 64 + KVR_STASH))
+		k->capacity *= 2;
 	k->pending_mask = 4095;
 	k->ops = calloc(k->capacity, sizeof *k->ops);
 	k->buckets = malloc(k->capacity * sizeof *k->buckets);

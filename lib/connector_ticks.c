@@ -104,6 +104,8 @@ static int end_announced(const struct kvr_connector *c)
 	const struct kvr_rank_page *own = (const void *)c->group->own;
 	const uint64_t *told = &c->group->leader->watermark[KVR_CH_CONTROL];
 
+	if (c->ended)
+		return 1;
 	return kvr_load_acquire(told) > own->taken[KVR_CH_CONTROL]; /* M2, pairs with M1 */
 }
 
@@ -114,14 +116,17 @@ static int tick_ready(void *arg)
 
 	if (err || tick_done(w->c) >= w->tick)
 		return err ? err : 1;
-	if (end_announced(w->c) && tick_done(w->c) < w->tick)
-		return KVR_FAIL(
-			-ESHUTDOWN,
+	if (!end_announced(w->c))
+		return 0;
+	/* Once more: the last tick came before the announcement. */
+	err = kvr_rank_pull(w->c);
+	if (err || tick_done(w->c) >= w->tick)
+		return err ? err : 1;
+	return KVR_FAIL(-ESHUTDOWN,
 			"rank %u: tick %llu will not come: the leader announced its end after "
 			"tick %llu; call kvr_connector_shutdown and close",
 			w->c->rank, (unsigned long long)w->tick,
 			(unsigned long long)tick_done(w->c));
-	return 0;
 }
 
 int kvr_rank_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,

@@ -79,55 +79,57 @@ static int pump_reads(struct kvr_engine *e)
 	return changed;
 }
 
-/* A block for which the store has no slot: 1 when it is given up after a while. */
-static int stalled(struct kvr_engine *e, uint32_t block)
-{
-	uint64_t now = kvr_now();
+/* What became of the block at the head of the write queue. */
+enum head { HEAD_WAITS, HEAD_GONE, HEAD_GIVEN_UP };
 
-	if (!e->stalled_ns)
-		e->stalled_ns = now;
-	if (now - e->stalled_ns < STALL_NS)
-		return 0;
+/* A block for which the store has had no slot since it was queued: all are pinned. */
+static enum head stalled(struct kvr_engine *e, uint32_t block)
+{
+	if (kvr_now() - e->write_since[e->write_head & e->queue_mask] < STALL_NS)
+		return HEAD_WAITS;
 	kvr_tier_unqueue(&e->tier, block, -ENOSPC);
-	return 1;
+	return HEAD_GIVEN_UP;
 }
 
-/* 1: this block needs no more attention here; 0: later. */
-static int start_write(struct kvr_engine *e, uint32_t block)
+static enum head start_write(struct kvr_engine *e, uint32_t block)
 {
 	struct kvr_engine_io *io;
 	int err;
 
 	if (e->tier.blocks[block].dead) {
 		kvr_tier_unqueue(&e->tier, block, -ECANCELED);
-		return 1;
+		return HEAD_GONE;
 	}
 	if (kvr_tier_place(&e->tier, block))
 		return stalled(e, block);
-	e->stalled_ns = 0;
 	io = io_get(e, block, 1);
 	err = kvr_store_write(e->store, &io->op);
 	if (!err)
-		return 1;
+		return HEAD_GONE;
 	io_put(e, io);
 	kvr_tier_unplace(&e->tier, block);
 	if (err == -EAGAIN)
-		return 0;
+		return HEAD_WAITS;
 	kvr_tier_unqueue(&e->tier, block, err);
-	return 1;
+	return HEAD_GONE;
 }
 
+/*
+ * After one that was given up the operations look first: the end of its store may unpin the very
+ * slots that the next one needs.
+ */
 static int pump_writes(struct kvr_engine *e)
 {
+	enum head head = HEAD_GONE;
 	int changed = 0;
 
-	while (e->write_head != e->write_tail && e->free_io &&
-	       start_write(e, e->write_queue[e->write_head & e->queue_mask])) {
-		e->write_head++;
-		changed = 1;
+	while (head == HEAD_GONE && e->write_head != e->write_tail && e->free_io) {
+		head = start_write(e, e->write_queue[e->write_head & e->queue_mask]);
+		if (head != HEAD_WAITS) {
+			e->write_head++;
+			changed = 1;
+		}
 	}
-	if (e->write_head == e->write_tail)
-		e->stalled_ns = 0;
 	return changed;
 }
 
@@ -243,8 +245,9 @@ static int set_up(struct kvr_engine *e)
 	/* A queued block holds a pool slot, so the queues never overflow. */
 	e->queue_mask = (uint32_t)queue - 1;
 	e->write_queue = calloc(queue, sizeof *e->write_queue);
+	e->write_since = calloc(queue, sizeof *e->write_since);
 	e->read_queue = calloc(queue, sizeof *e->read_queue);
-	if (!e->write_queue || !e->read_queue)
+	if (!e->write_queue || !e->write_since || !e->read_queue)
 		return KVR_FAIL(-ENOMEM, "engine: no memory for queues of %llu blocks",
 				(unsigned long long)queue);
 	return 0;
@@ -365,6 +368,7 @@ static void destroy(struct kvr_engine *e)
 	if (!e->leaked)
 		free(e->io);
 	free(e->write_queue);
+	free(e->write_since);
 	free(e->read_queue);
 	free(e);
 }

@@ -386,7 +386,8 @@ int kvr_engine_op_blocks(struct kvr_engine *e, const struct kvr_request *req,
 void kvr_engine_begun(struct kvr_engine *e, const struct kvr_engine_answer *answer)
 {
 	pthread_mutex_lock(&e->lock);
-	kvr_op_stage(e, &e->ops[answer->entry], KVR_STAGE_BEGUN, 0, 0);
+	if (e->ops[answer->entry].stage == KVR_STAGE_NONE) /* else it was lost meanwhile */
+		kvr_op_stage(e, &e->ops[answer->entry], KVR_STAGE_BEGUN, 0, 0);
 	pthread_mutex_unlock(&e->lock);
 	kvr_engine_wake(e);
 }
@@ -446,8 +447,23 @@ static int drained(void *arg)
 int kvr_engine_drain(struct kvr_engine *e, uint64_t deadline_ns)
 {
 	int err = kvr_group_wait(e->group, drained, e, deadline_ns, "the end of all operations");
+	uint32_t oldest = KVR_NO_OP;
 
-	return err > 0 ? 0 : err;
+	if (err != -ETIMEDOUT)
+		return err > 0 ? 0 : err;
+	pthread_mutex_lock(&e->lock);
+	for (uint32_t i = e->active; i != KVR_NO_OP; i = e->ops[i].next_active)
+		oldest = i; /* new ones go to the front */
+	struct kvr_op op = e->ops[oldest == KVR_NO_OP ? 0 : oldest];
+
+	pthread_mutex_unlock(&e->lock);
+	if (oldest == KVR_NO_OP)
+		return kvr_fail_more(err, "; writes to the store are under way");
+	kvr_fail_more(err, "; the oldest is the %s of request %llu/%u, at stage %s",
+		      kvr_op_kind_name(op.kind), (unsigned long long)op.req.id, op.req.attempt,
+		      kvr_stage_name(op.stage));
+	name_missing(e, &op.req, op.kind);
+	return err;
 }
 
 void kvr_engine_stats(struct kvr_engine *e, struct kvr_stats *ret_stats)

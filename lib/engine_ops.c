@@ -235,12 +235,18 @@ static void store_copied(struct kvr_engine *e, struct kvr_op *op)
  */
 static void store_host(struct kvr_engine *e, struct kvr_op *op)
 {
+	uint64_t now = kvr_now();
+
 	if (op->status)
 		return;
 	kvr_op_stage(e, op, KVR_STAGE_HOST, 0, 1);
 	for (uint32_t i = 0; e->store && i < op->n; i++)
-		if (kvr_tier_queue(&e->tier, op->ids[i]))
-			e->write_queue[e->write_tail++ & e->queue_mask] = op->ids[i];
+		if (kvr_tier_queue(&e->tier, op->ids[i])) {
+			uint64_t at = e->write_tail++ & e->queue_mask;
+
+			e->write_queue[at] = op->ids[i];
+			e->write_since[at] = now;
+		}
 }
 
 static void store_end(struct kvr_engine *e, struct kvr_op *op)
@@ -248,7 +254,9 @@ static void store_end(struct kvr_engine *e, struct kvr_op *op)
 	for (uint32_t i = 0; e->store && i < op->n && !op->status; i++) {
 		const struct kvr_tier_block *b = &e->tier.blocks[op->ids[i]];
 
-		if (b->where == KVR_NOWHERE)
+		if (b->dead)
+			op->status = -ECANCELED; /* found bad while it was on its way */
+		else if (b->where == KVR_NOWHERE)
 			op->status = b->error ? b->error : -EIO;
 	}
 	if (op->status)

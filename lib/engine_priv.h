@@ -84,9 +84,9 @@ struct kvr_engine {
 	uint32_t done_mask;
 	/* blocks on their way to and from the store */
 	uint32_t *write_queue, *read_queue; /* rings of block numbers */
+	uint64_t *write_since;		    /* when each was queued */
 	uint64_t write_head, write_tail, read_head, read_tail;
 	uint32_t queue_mask;
-	uint64_t stalled_ns; /* since when no slot of the store could be had */
 	struct kvr_engine_io *io, *free_io;
 	uint64_t io_running;
 	/* the thread */

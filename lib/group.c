@@ -16,6 +16,7 @@
 #include "atomic.h"
 #include "clock.h"
 #include "err.h"
+#include "fork.h"
 #include "shm.h"
 #include "util.h"
 
@@ -222,6 +223,9 @@ int kvr_group_fail(struct kvr_group *g, uint32_t rank, int cause)
 {
 	struct kvr_proc *p = g->proc;
 
+	if (g->forks != kvr_fork_generation())
+		return KVR_FAIL(-EINVAL, "group %s: a forked child cannot end its parent's epoch",
+				g->name);
 	if (g->rank != KVR_LEADER)
 		return KVR_FAIL(-EINVAL, "group %s: rank %u cannot end the epoch, the leader can",
 				g->name, g->rank);

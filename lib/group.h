@@ -29,6 +29,7 @@ struct kvr_group {
 	uint32_t rank;	  /* or KVR_LEADER */
 	uint32_t pid;	  /* whose handle it is: a forked child's close must not end its parent's */
 	uint32_t failing; /* leader: 1 once a thread declares the epoch over (F1) */
+	uint32_t forks;	  /* a forked child's copy of the handle is inert */
 	int fd;
 	const uint8_t *seg; /* whole segment, read-only */
 	uint8_t *own;	    /* writable: the leader area, or this rank's area */

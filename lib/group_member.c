@@ -14,6 +14,7 @@
 #include "atomic.h"
 #include "clock.h"
 #include "err.h"
+#include "fork.h"
 #include "group_watcher.h"
 #include "point.h"
 #include "shm.h"
@@ -92,6 +93,7 @@ int kvr_member_new(const char *name, const struct kvr_group_opts *o, uint32_t ra
 		snprintf(g->dir, sizeof g->dir, "%s", o->dir);
 	g->rank = rank;
 	g->pid = (uint32_t)getpid();
+	g->forks = kvr_fork_generation();
 	g->fd = -1;
 	*ret = g;
 	return 0;

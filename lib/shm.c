@@ -200,11 +200,10 @@ int kvr_shm_create(const char *dir, uint64_t bytes)
 		return fd;
 	close(fd);
 	/* Somebody else was quicker, or a quota counts what statvfs does not. */
-	if (err == -ENOSPC)
-		err = room_check(dir, bytes);
-	return err ? err
-		   : KVR_FAIL(-ENOSPC, "cannot reserve %llu bytes in %s: no space", (ull)bytes,
-			      dir);
+	if (err == -ENOSPC && (room_check(dir, bytes)))
+		return -ENOSPC;
+	return KVR_FAIL(err, "cannot reserve %llu bytes in %s: %s", (ull)bytes, dir,
+			kvr_strerror(err));
 }
 
 int kvr_shm_publish(int fd, const char *path)

@@ -433,6 +433,8 @@ static void fork_and_die(struct cluster *cl, struct kvr_connector *c, uint32_t r
 		/* The handle is the parent's: refused, and closing it touches nothing. */
 		MUST(kvr_connector_lookup(c, &req, keys, 2, SOON, &hit) == -EINVAL);
 		MUST(strstr(kvr_explain(), "forked child"));
+		MUST(kvr_connector_stats(c, &(struct kvr_stats){ 0 }) == -EINVAL);
+		MUST(kvr_group_fail(kvr_connector_group(c), 0, -EIO) == -EINVAL);
 		kvr_connector_close(c);
 		cl->area->word[CLUSTER_LEAD][1] = 1;
 		pause();
@@ -555,6 +557,96 @@ START_TEST(test_a_rank_that_is_behind_learns_of_the_end)
 }
 END_TEST
 
+/* A store of 8 slots: 20 blocks do not fit, and say so; what waited behind them is written. */
+static void too_many_blocks(struct cluster *cl, struct kvr_connector *c, uint32_t rank)
+{
+	struct kvr_request first = cluster_request(1, 0), second = cluster_request(2, 0);
+	struct kvr_block blocks[32];
+	struct kvr_key many[24];
+	uint32_t covered;
+
+	(void)cl;
+	cluster_keys(1, many, 24);
+	MUST(kvr_connector_store_begin(c, &first, many, 20, SOON, blocks, 32, &covered) == 20);
+	for (uint32_t i = 0; i < 20 && !CLUSTER_LEADER(rank); i++)
+		cluster_fill(c, &many[i], &blocks[i]);
+	MUST(!kvr_connector_store_copied(c, &first, 0));
+	MUST(kvr_connector_store_begin(c, &second, many + 20, 4, SOON, blocks, 32, &covered) == 4);
+	for (uint32_t i = 0; i < 4 && !CLUSTER_LEADER(rank); i++)
+		cluster_fill(c, &many[20 + i], &blocks[i]);
+	MUST(!kvr_connector_store_copied(c, &second, 0));
+	MUST(kvr_connector_wait_store(c, &first, KVR_STAGE_WRITTEN, SOON) == -ENOSPC);
+	MUST(kvr_connector_wait_store(c, &first, KVR_STAGE_HOST, SOON) == 0);
+	MUST(kvr_connector_wait_store(c, &second, KVR_STAGE_WRITTEN, SOON) == 0);
+	cluster_shutdown(c);
+}
+
+START_TEST(test_a_store_without_room_does_not_take_others_along)
+{
+	struct cluster cl;
+
+	cluster_init(&cl, 2, 0, 40, 8);
+	cluster_run(&cl, too_many_blocks);
+	cluster_exit(&cl);
+}
+END_TEST
+
+/* Rank 1 gives a request up without having begun its load: release tells the leader. */
+static void released_unbegun(struct cluster *cl, struct kvr_connector *c, uint32_t rank)
+{
+	struct kvr_request req = cluster_request(2, 0);
+	struct kvr_completion done[8];
+	struct kvr_block blocks[KEYS];
+	struct kvr_hit hit;
+
+	make_keys(1);
+	cluster_store(c, 1, 0, keys, 2, rank);
+	MUST(!kvr_connector_lookup(c, &req, keys, 2, SOON, &hit) && hit.blocks == 2);
+	if (rank != 1)
+		MUST(kvr_connector_load_begin(c, &req, 2, SOON) == 2);
+	if (CLUSTER_LEADER(rank))
+		__atomic_store_n(&cl->area->step, 1, __ATOMIC_RELEASE);
+	while (rank == 1 && !__atomic_load_n(&cl->area->step, __ATOMIC_ACQUIRE))
+		test_sleep_ms(1);
+	if (rank == 0) {
+		MUST(kvr_connector_load_wait(c, &req, keys, SOON, blocks, KEYS) == 0);
+		MUST(!kvr_connector_load_done(c, &req));
+	}
+	MUST(!kvr_connector_release(c, &req));
+	cluster_shutdown(c); /* no load is left open */
+	if (!CLUSTER_LEADER(rank))
+		MUST(kvr_connector_check_completed(c, KVR_TICK, 1000, SOON, done, 1, NULL) ==
+		     -EMSGSIZE); /* what ended comes before the end */
+}
+
+START_TEST(test_a_released_request_leaves_no_load_open)
+{
+	struct cluster cl;
+
+	cluster_init(&cl, 2, 0, 16, 0);
+	cluster_run(&cl, released_unbegun);
+	cluster_exit(&cl);
+}
+END_TEST
+
+/* A group that no connector made: the refusal does not cost the rank its place. */
+START_TEST(test_a_refused_join_leaves_the_place_free)
+{
+	struct kvr_group_opts go = { .size = sizeof go, .ranks = 1, .event_fd = -1 };
+	struct kvr_connector *c = NULL;
+	struct kvr_group *leader, *rank;
+	char name[KVR_NAME_MAX];
+
+	test_name(name, sizeof name, "plain");
+	ck_assert_int_eq(0, kvr_group_create(name, &go, &leader));
+	ck_assert_int_eq(-EPROTO, kvr_connector_join(name, 0, NULL, SOON, &c));
+	ck_assert_ptr_nonnull(strstr(kvr_explain(), "not made by a connector"));
+	ck_assert_int_eq(0, kvr_group_attach(name, 0, &go, SOON, &rank));
+	kvr_group_close(rank);
+	kvr_group_close(leader);
+}
+END_TEST
+
 static void ignore(int sig)
 {
 	(void)sig;
@@ -617,6 +709,9 @@ static Suite *make(void)
 	tcase_add_test(t, test_a_join_that_timed_out_may_come_again);
 	tcase_add_test(t, test_a_rank_that_waits_makes_room_for_a_tick);
 	tcase_add_test(t, test_a_rank_that_is_behind_learns_of_the_end);
+	tcase_add_test(t, test_a_store_without_room_does_not_take_others_along);
+	tcase_add_test(t, test_a_released_request_leaves_no_load_open);
+	tcase_add_test(t, test_a_refused_join_leaves_the_place_free);
 	tcase_add_test(t, test_a_signal_ends_the_wait_for_a_busy_store);
 	suite_add_tcase(s, t);
 	return s;

@@ -93,7 +93,8 @@ KVR_API void kvr_channels_on_drop(struct kvr_channels *channels,
  * them answers in none. NULL: nobody. */
 KVR_API void kvr_channels_on_wait(struct kvr_channels *channels, void (*fn)(void *arg), void *arg);
 
-/* Rank: drops messages of this request that are stashed (after an abort). Returns their number. */
+/* Rank: drops the messages of this request that are stashed or in the ring (after an abort).
+ * Returns their number. */
 KVR_API int kvr_channels_forget(struct kvr_channels *channels, uint32_t channel,
 				const struct kvr_request *request);
 
