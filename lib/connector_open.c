@@ -253,6 +253,10 @@ static int join_member(struct kvr_connector *c, const char *dir, uint64_t deadli
 	return err ? err : kvr_rank_open(c);
 }
 
+/*
+ * A leader may end between the two halves of a join: its own opening failed, or a signal ended it
+ * and it calls again. The next one may come, as kvr_group_attach() has it: until the deadline.
+ */
 static int join(struct kvr_connector *c, const char *name, const struct kvr_connector_opts *o,
 		uint64_t deadline_ns)
 {
@@ -260,15 +264,24 @@ static int join(struct kvr_connector *c, const char *name, const struct kvr_conn
 				     .dir = o ? o->dir : NULL,
 				     .model = o ? o->model : NULL,
 				     .event_fd = -1 };
-	int err = kvr_group_attach(name, c->rank, &go, deadline_ns, &c->group);
+	int err;
 
-	if (err)
-		return err;
-	err = join_member(c, go.dir, deadline_ns);
-	/* Nothing was taken yet: the same call may come again, in this epoch. */
-	if (err)
+	for (;;) {
+		err = kvr_group_attach(name, c->rank, &go, deadline_ns, &c->group);
+		if (!err)
+			err = join_member(c, go.dir, deadline_ns);
+		if (!err || !c->group)
+			return err;
+		/* Nothing was taken yet: the same call may come again, in this epoch. */
 		kvr_group_abandon(c->group);
-	return err;
+		if ((err != -ESHUTDOWN && err != -EOWNERDEAD && err != -ESTALE) ||
+		    kvr_deadline(0) >= deadline_ns)
+			return err;
+		kvr_channels_close(c->channels);
+		kvr_group_close(c->group);
+		c->channels = NULL;
+		c->group = NULL;
+	}
 }
 
 int kvr_connector_join(const char *name, uint32_t rank, const struct kvr_connector_opts *opts,

@@ -250,7 +250,7 @@ static int set_up(struct kvr_engine *e)
 	if (!e->write_queue || !e->write_since || !e->read_queue)
 		return KVR_FAIL(-ENOMEM, "engine: no memory for queues of %llu blocks",
 				(unsigned long long)queue);
-	return 0;
+	return kvr_pool_publish(&e->pool);
 }
 
 static int work_left(struct kvr_engine *e)
@@ -386,21 +386,26 @@ static int opened(void *arg)
 
 /*
  * Formatting and recovery take as long as the device needs; they report progress meanwhile. A
- * signal ends the wait: the thread stops at its next step, and nothing is left.
+ * signal cancels them: the thread stops at its next step, and nothing is left. Unless it was done
+ * already: then ranks may have joined, and the opening counts.
  */
 static int wait_open(struct kvr_engine *e)
 {
-	int err = kvr_group_wait(e->group, opened, e, UINT64_MAX, "the store to open");
+	int signalled = 0, err;
 
+	do {
+		err = kvr_group_wait(e->group, opened, e, UINT64_MAX, "the store to open");
+		signalled |= err == -EINTR;
+		kvr_store_relaxed32(&e->cancel, (uint32_t)signalled);
+	} while (err == -EINTR);
 	if (err > 0 && !e->open_result)
 		return 0;
-	kvr_store_relaxed32(&e->cancel, 1);
 	pthread_mutex_lock(&e->lock);
 	e->stopping = 1;
 	pthread_mutex_unlock(&e->lock);
 	kvr_engine_wake(e);
 	pthread_join(e->thread, NULL);
-	if (err == -EINTR)
+	if (e->open_result == -EINTR)
 		return KVR_FAIL(-EINTR, "a signal ended the wait for the store to open");
 	if (e->open_result)
 		return KVR_FAIL(e->open_result, "%s", e->open_text);

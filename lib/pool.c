@@ -73,8 +73,6 @@ int kvr_pool_create(const struct kvr_pool_opts *o, struct kvr_pool *ret_pool)
 	}
 	err = kvr_node_bind(p.mem, p.bytes, o->node);
 	header_fill((struct kvr_pool_header *)(void *)p.mem, o, slots);
-	if (!err)
-		err = kvr_shm_publish(p.fd, p.path);
 	if (err) {
 		munmap(p.mem, p.bytes);
 		close(p.fd);
@@ -82,6 +80,11 @@ int kvr_pool_create(const struct kvr_pool_opts *o, struct kvr_pool *ret_pool)
 	}
 	*ret_pool = p;
 	return 0;
+}
+
+int kvr_pool_publish(struct kvr_pool *pool)
+{
+	return kvr_shm_publish(pool->fd, pool->path);
 }
 
 /* -EAGAIN: not there yet, or still that of an earlier epoch. */

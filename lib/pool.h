@@ -68,8 +68,11 @@ struct kvr_pool_opts {
 
 /* Slots that host_bytes hold; 0: not even one. */
 uint64_t kvr_pool_slots(uint64_t host_bytes, const struct kvr_geometry *geo);
-/* Leader. -ENOSPC with bytes needed and free; -EINVAL. */
+/* Leader. The pool has no name yet. -ENOSPC with bytes needed and free; -EINVAL. */
 int kvr_pool_create(const struct kvr_pool_opts *opts, struct kvr_pool *ret_pool);
+/* Leader: ranks can attach from now on. Last of all, so that no rank joins a leader whose opening
+ * may still fail. -EEXIST with advice. */
+int kvr_pool_publish(struct kvr_pool *pool);
 /* Rank: waits until the pool of this group and epoch is there (the segment is visible a little
  * earlier). -ETIMEDOUT, -EINTR, -EPROTO, -EBADMSG. */
 int kvr_pool_attach(const struct kvr_pool_opts *opts, uint64_t slots, uint64_t deadline_ns,

@@ -69,11 +69,27 @@ static int exists(const char *file)
 	return access(file, F_OK) == 0;
 }
 
+/* Created and published: 0, or the error of either. */
+static int make_pool(const struct kvr_pool_opts *o, struct kvr_pool *ret_pool)
+{
+	struct kvr_pool p;
+	int err = kvr_pool_create(o, &p);
+
+	if (err)
+		return err;
+	err = kvr_pool_publish(&p);
+	if (err)
+		kvr_pool_close(&p);
+	else
+		*ret_pool = p;
+	return err;
+}
+
 static struct kvr_pool create(const struct kvr_pool_opts *o)
 {
 	struct kvr_pool p;
 
-	ck_assert_msg(!kvr_pool_create(o, &p), "%s", kvr_explain());
+	ck_assert_msg(!make_pool(o, &p), "%s", kvr_explain());
 	return p;
 }
 
@@ -210,7 +226,7 @@ static void check_refused(const struct kvr_pool_opts *o, int expected, const cha
 
 	memset(&p, 0x5a, sizeof p);
 	before = p;
-	err = kvr_pool_create(o, &p);
+	err = make_pool(o, &p);
 	ck_assert_msg(err == expected, "%d instead of %d: %s", err, expected, kvr_explain());
 	ck_assert_msg(strstr(kvr_explain(), said) != NULL, "no \"%s\": %s", said, kvr_explain());
 	ck_assert_int_eq(memcmp(&p, &before, sizeof p), 0);
@@ -332,13 +348,13 @@ static int create_on_tiny_tmpfs(const char *dir)
 	    mount("kvr-test", dir, "tmpfs", 0, "size=256k,mode=0700"))
 		return 77;
 	snprintf(needed, sizeof needed, "%llu", (unsigned long long)o.host_bytes);
-	if (kvr_pool_create(&o, &p) != -ENOSPC)
+	if (make_pool(&o, &p) != -ENOSPC)
 		return 1;
 	if (!strstr(kvr_explain(), needed) || !strstr(kvr_explain(), dir) ||
 	    !strstr(kvr_explain(), "--shm-size"))
 		return 2;
 	o.host_bytes = KVR_POOL_DATA + 2 * geo.slot_bytes;
-	if (kvr_pool_create(&o, &p)) /* what was reserved is free again */
+	if (make_pool(&o, &p)) /* what was reserved is free again */
 		return 3;
 	if (strncmp(p.path, dir, strlen(dir)) != 0 || !exists(p.path))
 		return 4;
@@ -416,12 +432,12 @@ START_TEST(test_attach_waits_for_the_pool_of_its_epoch)
 		old = o;
 		old.epoch = 2;
 		test_sleep_ms(20);
-		if (kvr_pool_create(&old, &p))
+		if (make_pool(&old, &p))
 			_exit(1);
 		test_sleep_ms(20);
 		kvr_pool_close(&p);
 		test_sleep_ms(20);
-		if (kvr_pool_create(&o, &p))
+		if (make_pool(&o, &p))
 			_exit(2);
 		kvr_pool_image(&p, 0)[0] = 42;
 		if (read(ready[0], &fds, 1) != 1) /* stays until the rank is there */
