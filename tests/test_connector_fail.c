@@ -665,15 +665,18 @@ START_TEST(test_a_signal_ends_the_wait_for_a_busy_store)
 
 	cluster_init(&cl, 1, 0, 16, 16);
 	test_name(other, sizeof other, "second");
-	ck_assert_int_eq(0, kvr_connector_lead(cl.name, &cl.opts, &first));
-	pid = fork();
+	pid = fork(); /* before any thread of the library's, for the thread sanitizer */
 	if (!pid) {
 		sigaction(SIGUSR1, &sa, NULL);
+		while (!__atomic_load_n(&cl.area->step, __ATOMIC_ACQUIRE))
+			test_sleep_ms(1);
 		cl.opts.lock_deadline_ns = test_deadline_ms(20000);
 		cl.area->word[0][0] = 1;
 		MUST(kvr_connector_lead(other, &cl.opts, &second) == -EINTR);
 		_exit(second ? 1 : 0);
 	}
+	ck_assert_int_eq(0, kvr_connector_lead(cl.name, &cl.opts, &first));
+	__atomic_store_n(&cl.area->step, 1, __ATOMIC_RELEASE);
 	while (!__atomic_load_n(&cl.area->word[0][0], __ATOMIC_ACQUIRE))
 		test_sleep_ms(1);
 	test_sleep_ms(300);
