@@ -13,5 +13,6 @@
 #include "kvring/store.h"
 #include "kvring/types.h"
 #include "kvring/version.h"
+#include "kvring/wait.h"
 
 #endif

@@ -16,10 +16,10 @@
 #define KVR_GROUP_H
 
 #include "kvring/group.h"
+#include "kvring/wait.h"
 #include "layout.h"
 #include "life.h"
 #include "recorder.h"
-#include "wait.h"
 
 struct kvr_group {
 	char name[KVR_NAME_MAX];

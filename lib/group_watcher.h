@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#include "wait.h"
+#include "kvring/wait.h"
 
 struct kvr_watcher;
 

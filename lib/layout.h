@@ -26,7 +26,7 @@
 #include "kvring/types.h"
 
 #define KVR_SEG_MAGIC 0x313047455352564bull /* "KVRSEG01" in memory */
-#define KVR_SEG_VERSION 1u
+#define KVR_SEG_VERSION 2u
 #define KVR_LEADER 0xffffffffu /* in place of a rank */
 #define KVR_CONFIG_MAX 3072u
 

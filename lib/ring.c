@@ -2,13 +2,19 @@
 /*
  * The ring's invariant, from which everything else follows:
  *
- *   The commit word at `published` is 0, from before the reader can get there until commit().
+ *   The word at `published` does not match that position, from before the reader can get there
+ *   until commit().
  *
- * reserve() zeroes the word behind each message while that cell is still unreachable, and stores
- * the words of all messages but the first of a batch at once. commit() stores the first one's, and
- * the chain from there on is complete. So abort() only has to forget: the words of an aborted
- * batch lie beyond `published`, and none of them can be reached before a later batch has
- * overwritten or zeroed the very cell that its own messages lead to.
+ * reserve() stores the words of all messages but the first of a batch at once. commit() stores the
+ * first one's, and the chain from there on is complete. What the cell behind the batch holds is of
+ * the last lap. A commit word of that time has another position; bytes of a payload can be
+ * anything, so commit() looks at the cells that a batch covers without starting a message there,
+ * while they are in its cache, and remembers in `suspect` how far a later reserve() has to look at
+ * the word behind its message, and to clear it if it matches. That is hardly ever, and costs
+ * nothing when it is not: clearing the word in any case, or only reading it, is a line more that
+ * crosses between the two cores for each message.
+ *
+ * abort() forgets the batch, and moves `suspect` behind everything that the batch may have written.
  */
 #include "kvring/ring.h"
 
@@ -63,6 +69,12 @@ static inline uint64_t word_make(uint64_t pos, uint32_t flags, uint64_t len)
 	return pos << 32 | WORD_VALID | flags | len;
 }
 
+/* A message starts at pos: anything else is what an earlier lap left, or 0. */
+static inline int word_matches(uint64_t word, uint64_t pos)
+{
+	return (word ^ word_make(pos, 0, 0)) >> 31 == 0;
+}
+
 /*
  * Takes a commit word apart that claims to be at `pos`. 0, or why it cannot be. Padding is only
  * made where a message of legal size did not fit, so it is shorter than the longest message.
@@ -72,9 +84,9 @@ static const char *word_parse(uint64_t word, uint64_t pos, uint64_t capacity, st
 	uint64_t to_end = capacity - offset_of(capacity, pos);
 	uint32_t low = (uint32_t)word;
 
-	if ((uint32_t)(word >> 32) != (uint32_t)pos)
-		return "it carries another position";
-	if (!(low & WORD_VALID) || low & WORD_RESERVED)
+	if (!word_matches(word, pos))
+		return "it is of another position";
+	if (low & WORD_RESERVED)
 		return "its flags are none that a writer sets";
 	ret->len = low & WORD_LEN;
 	ret->cells = cells_of(ret->len);
@@ -140,6 +152,7 @@ int kvr_ring_writer_init(struct kvr_ring_writer *w, void *mem, uint32_t bytes,
 		.pos = start,
 		.published = start,
 		.reader = start,
+		.suspect = start,
 	};
 	/* Whatever was here before must not look like messages, to a reader or to an inspector. */
 	memset(mem, 0, KVR_RING_CTL + (size_t)bytes);
@@ -148,7 +161,7 @@ int kvr_ring_writer_init(struct kvr_ring_writer *w, void *mem, uint32_t bytes,
 }
 
 /* Looks at the reader's cursor again: may `need` cells be written? */
-static int writer_refresh(struct kvr_ring_writer *w, uint64_t need)
+static __attribute__((noinline)) int writer_refresh(struct kvr_ring_writer *w, uint64_t need)
 {
 	uint64_t seen = kvr_load_acquire(&w->cursor->pos); /* P2, pairs with C2 */
 
@@ -177,7 +190,25 @@ static inline void word_put(struct kvr_ring_writer *w, uint64_t pos, uint64_t wo
 		kvr_store_relaxed(cell_word(w, pos), word);
 }
 
-static int reserve_refused(const struct kvr_ring_writer *w, uint32_t len)
+/* The cell behind a batch may hold what looks like its next message: bytes of an old payload. */
+static __attribute__((noinline)) void word_clear(struct kvr_ring_writer *w, uint64_t pos)
+{
+	if (word_matches(kvr_load_relaxed(cell_word(w, pos)), pos))
+		kvr_store_relaxed(cell_word(w, pos), 0);
+}
+
+/* Would any cell of the batch be taken for a message by a reader of the next lap? */
+static __attribute__((noinline)) void batch_scan(struct kvr_ring_writer *w)
+{
+	uint64_t pos;
+
+	for (pos = w->published + 1; pos != w->pos; pos++)
+		if (word_matches(kvr_load_relaxed(cell_word(w, pos)), pos + w->capacity))
+			w->suspect = pos + w->capacity + 1;
+}
+
+static __attribute__((noinline, cold)) int reserve_refused(const struct kvr_ring_writer *w,
+							   uint32_t len)
 {
 	if (w->error)
 		return KVR_FAIL(w->error, "kvr_ring_reserve: this ring is out of use: its reader's "
@@ -210,7 +241,8 @@ int kvr_ring_reserve(struct kvr_ring_writer *w, uint32_t tag, uint32_t len, void
 		pos += padding;
 	}
 	word = cell_word(w, pos);
-	kvr_store_relaxed(cell_word(w, pos + cells), 0);
+	if (__builtin_expect((int64_t)(w->suspect - (pos + cells)) > 0, 0))
+		word_clear(w, pos + cells);
 	kvr_store_relaxed(word + 1, (uint64_t)w->seq << 32 | tag);
 	word_put(w, pos, word_make(pos, 0, len));
 	w->pos = pos + cells;
@@ -223,6 +255,8 @@ void kvr_ring_commit(struct kvr_ring_writer *w)
 {
 	if (w->pos == w->published)
 		return;
+	if (w->pos - w->published != w->seq - w->published_seq) /* some cell starts no message */
+		batch_scan(w);
 	kvr_store_release(cell_word(w, w->published), w->first_word); /* P1, pairs with C1 */
 	kvr_store_relaxed(&w->ctl[0], w->pos);
 	kvr_store_relaxed(&w->ctl[1], kvr_load_relaxed(&w->ctl[1]) + (w->seq - w->published_seq));
@@ -232,6 +266,8 @@ void kvr_ring_commit(struct kvr_ring_writer *w)
 
 void kvr_ring_abort(struct kvr_ring_writer *w)
 {
+	if ((int64_t)(w->suspect - w->pos) <= 0)
+		w->suspect = w->pos + 1;
 	w->pos = w->published;
 	w->seq = w->published_seq;
 }
@@ -282,7 +318,8 @@ static inline int peek_nothing(struct kvr_ring_reader *r)
 	return 0;
 }
 
-static int peek_broken(struct kvr_ring_reader *r, uint64_t pos, uint64_t word, const char *why)
+static __attribute__((noinline, cold)) int peek_broken(struct kvr_ring_reader *r, uint64_t pos,
+						       uint64_t word, const char *why)
 {
 	r->error = -EBADMSG;
 	return KVR_FAIL(-EBADMSG,
@@ -292,7 +329,7 @@ static int peek_broken(struct kvr_ring_reader *r, uint64_t pos, uint64_t word, c
 			(unsigned long long)word, r->seq, why);
 }
 
-static int peek_error(const struct kvr_ring_reader *r)
+static __attribute__((noinline, cold)) int peek_error(const struct kvr_ring_reader *r)
 {
 	return KVR_FAIL(r->error,
 			"kvr_ring_peek: this ring is out of use: an impossible message was "
@@ -324,8 +361,8 @@ static inline int peek_take(struct kvr_ring_reader *r, uint64_t pos, uint64_t wo
 }
 
 /* No plain message: padding, which is followed by its message in the same batch, or an error. */
-static int peek_odd(struct kvr_ring_reader *r, uint64_t pos, uint64_t word,
-		    struct kvr_ring_msg *ret_msg)
+static __attribute__((noinline)) int peek_odd(struct kvr_ring_reader *r, uint64_t pos,
+					      uint64_t word, struct kvr_ring_msg *ret_msg)
 {
 	struct parsed m;
 	const char *why = word_parse(word, pos, r->capacity, &m);
@@ -333,7 +370,7 @@ static int peek_odd(struct kvr_ring_reader *r, uint64_t pos, uint64_t word,
 	if (!why && m.padding) {
 		pos += m.cells;
 		word = kvr_load_acquire(reader_cell(r, pos)); /* C1, pairs with P1 */
-		if (!word)
+		if (!word_matches(word, pos))
 			return peek_nothing(r);
 		why = word_parse(word, pos, r->capacity, &m); /* refuses padding at offset 0 */
 	}
@@ -347,9 +384,9 @@ int kvr_ring_peek(struct kvr_ring_reader *r, struct kvr_ring_msg *ret_msg)
 	if (__builtin_expect(r->error, 0))
 		return peek_error(r);
 	word = kvr_load_acquire(reader_cell(r, pos)); /* C1, pairs with P1 */
-	if (!word)
+	if (!word_matches(word, pos))
 		return peek_nothing(r);
-	/* All but the length as it must be, and a legal length: one comparison. */
+	/* No flags, and a legal length: one comparison. */
 	len = word ^ word_make(pos, 0, 0);
 	if (__builtin_expect(len > max_len(r->capacity) ||
 				     cells_of(len) > r->capacity - offset_of(r->capacity, pos),

@@ -8,7 +8,7 @@
  * processes than cores. So it spins for twice the usual gap between arrivals and never longer than
  * SPIN_CAP_NS; when arrivals are rarer than that, or there is one core only, it sleeps at once.
  */
-#include "wait.h"
+#include "kvring/wait.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -20,6 +20,8 @@
 #include "atomic.h"
 #include "clock.h"
 #include "util.h"
+
+_Static_assert(sizeof(struct kvr_bell) == KVR_LINE, "the bell has its own lines");
 
 #define SPIN_CAP_NS 20000u
 #define SPIN_LOOKS 8u /* looks between two readings of the clock */

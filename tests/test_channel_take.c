@@ -248,9 +248,9 @@ START_TEST(test_impossible_messages_are_refused_and_stay_refused)
 	head.number = 1ull << 40;
 	must(kvr_ring_write(&l.c->writer[KVR_CH_USER2], 300, &head, sizeof head));
 	ck_assert_int_eq(kvr_channels_take(r.c, KVR_CH_USER2, 0, &m), -EAGAIN);
-	/* A commit word of garbage. */
+	/* A commit word of garbage, of the right position: any other is no message. */
 	w = &l.c->writer[KVR_CH_USER3];
-	memset(w->cells, 0xa5, KVR_RING_CELL);
+	memset(w->cells, 0xa5, 4);
 	ck_assert_int_eq(kvr_channels_take(r.c, KVR_CH_USER3, 0, &m), -EBADMSG);
 	explained(kvr_explain(), "rank 0", "USER3", NULL);
 	ck_assert_int_eq(kvr_channels_drain(r.c, KVR_CH_USER3, drained, &m), -EBADMSG);

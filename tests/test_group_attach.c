@@ -125,11 +125,11 @@ START_TEST(test_attach_refuses_other_layout_version_and_tags)
 	put_header(&h, 1);
 	ck_assert_int_eq(try_attach(0, 1000), -EPROTO);
 	explained("layout_hash");
-	h = good, h.version = 2;
+	h = good, h.version = KVR_SEG_VERSION + 5;
 	put_header(&h, 1);
 	ck_assert_int_eq(try_attach(0, 1000), -EPROTO);
-	explained("version is 0x2");
-	explained("0x1");
+	explained("version is 0x7");
+	explained("0x2");
 	h = good, h.tag_hash = 0xabc;
 	put_header(&h, 1);
 	ck_assert_int_eq(try_attach(0, 1000), -EPROTO);

@@ -375,25 +375,21 @@ END_TEST
 
 /* A commit word, or the number beside it, that no writer would have written. */
 static const struct {
-	uint64_t position; /* added to the right one */
 	uint32_t low;
 	uint32_t seq;
 	uint64_t at; /* offset of the reader, in cells of 16 */
 } impossible[] = {
-	{ 1, 1u << 31 | 8, 0, 0 },	    /* the next cell's */
-	{ 0 - 16ull, 1u << 31 | 8, 0, 0 },  /* the last lap's */
-	{ 0, 8, 0, 0 },			    /* without its valid bit */
-	{ 0, 0xa1000008, 0, 0 },	    /* flags nobody uses */
-	{ 0, 0x81000008, 0, 0 },	    /* a length beyond its field */
-	{ 0, 1u << 31 | 113, 0, 0 },	    /* over the maximum */
-	{ 0, 0x80ffffff, 0, 0 },	    /* far over the maximum */
-	{ 0, 1u << 31 | 49, 0, 15 },	    /* past the end */
-	{ 0, 3u << 30 | 48, 0, 3 },	    /* padding that ends before the end */
-	{ 0, 3u << 30 | 112, 0, 14 },	    /* padding as wide as a message */
-	{ 0, 3u << 30 | 1008, 0, 0 },	    /* padding of a whole ring */
-	{ 0, 3u << 30 | 49, 0, 15 },	    /* padding past the end */
-	{ 0, 1u << 31 | 8, 1, 0 },	    /* a message is missing */
-	{ 0, 1u << 31 | 8, 0xffffffff, 0 }, /* a message comes again */
+	{ 0xa1000008, 0, 0 },		 /* flags nobody uses */
+	{ 0x81000008, 0, 0 },		 /* a length beyond its field */
+	{ 1u << 31 | 113, 0, 0 },	 /* over the maximum */
+	{ 0x80ffffff, 0, 0 },		 /* far over the maximum */
+	{ 1u << 31 | 49, 0, 15 },	 /* past the end */
+	{ 3u << 30 | 48, 0, 3 },	 /* padding that ends before the end */
+	{ 3u << 30 | 112, 0, 14 },	 /* padding as wide as a message */
+	{ 3u << 30 | 1008, 0, 0 },	 /* padding of a whole ring */
+	{ 3u << 30 | 49, 0, 15 },	 /* padding past the end */
+	{ 1u << 31 | 8, 1, 0 },		 /* a message is missing */
+	{ 1u << 31 | 8, 0xffffffff, 0 }, /* a message comes again */
 };
 
 START_TEST(test_impossible_message_is_refused_for_good)
@@ -412,7 +408,7 @@ START_TEST(test_impossible_message_is_refused_for_good)
 	}
 	cell = (uint64_t *)(void *)(t.mem + KVR_RING_CTL + pos * KVR_RING_CELL);
 	cell[1] = (pos + impossible[_i].seq) << 32 | 5;
-	cell[0] = (pos + impossible[_i].position) << 32 | impossible[_i].low;
+	cell[0] = pos << 32 | impossible[_i].low;
 	ck_assert_int_eq(kvr_ring_peek(&t.r, &m), -EBADMSG);
 	ck_assert_ptr_nonnull(strstr(kvr_explain(), "commit word"));
 	ck_assert_uint_eq(m.len, 77);
@@ -423,6 +419,35 @@ START_TEST(test_impossible_message_is_refused_for_good)
 	kvr_ring_rewind(&t.r);
 	ck_assert_int_eq(kvr_ring_peek(&t.r, &m), -EBADMSG);
 	ck_assert_ptr_nonnull(strstr(kvr_explain(), "out of use"));
+	ring_close(&t);
+}
+END_TEST
+
+/* What an earlier lap, or nobody, left where the next message will start. */
+START_TEST(test_word_of_another_position_is_no_message)
+{
+	const uint64_t words[] = {
+		17ull << 32 | 1u << 31 | 8, /* the next cell's */
+		0ull << 32 | 1u << 31 | 8,  /* the last lap's */
+		32ull << 32 | 1u << 31 | 8, /* the next lap's */
+		16ull << 32 | 8,	    /* without its valid bit */
+		~0ull,
+		0,
+	};
+	struct kvr_ring_msg m;
+	struct test_ring t;
+	uint64_t *cell;
+	size_t i;
+
+	ring_open(&t, SMALL, 16);
+	cell = (uint64_t *)(void *)(t.mem + KVR_RING_CTL);
+	for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		cell[0] = words[i];
+		ck_assert_int_eq(kvr_ring_peek(&t.r, &m), 0);
+	}
+	ck_assert_int_eq(ring_put(&t, 8), 0);
+	kvr_ring_commit(&t.w);
+	ck_assert_int_eq(ring_take(&t, 8), 1);
 	ring_close(&t);
 }
 END_TEST
@@ -531,6 +556,7 @@ static Suite *make_suite(void)
 	tcase_add_loop_test(t, test_random_calls_agree_with_a_queue, 0, 2 * STARTS);
 	suite_add_tcase(s, t);
 	t = tcase_create("broken peer");
+	tcase_add_test(t, test_word_of_another_position_is_no_message);
 	tcase_add_loop_test(t, test_impossible_message_is_refused_for_good, 0,
 			    (int)(sizeof(impossible) / sizeof(impossible[0])));
 	tcase_add_test(t, test_lone_padding_is_not_consumed);

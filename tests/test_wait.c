@@ -9,7 +9,7 @@
 
 #include "atomic.h"
 #include "clock.h"
-#include "wait.h"
+#include "kvring/wait.h"
 
 #define LONG_MS 10000u
 #define READY 7 /* what ready() returns when it is */

@@ -5,11 +5,11 @@
  * The memory is cut into 64-byte cells. A message occupies whole cells; its first 16 bytes are a
  * header whose first word, the *commit word*, is written last. The reader polls exactly the cell
  * where the next message must start, so a small message costs one line transfer a hop. The word
- * carries the low 32 bits of the cell's position, so a word left by an earlier lap never matches.
+ * carries the low 32 bits of the cell's position: a word left by an earlier lap does not match, and
+ * means that nothing is there yet. So nobody clears cells.
  *
- * Payload bytes of an earlier lap could look like a commit word. They never can: before a message
- * is published, the writer zeroes the commit word of the cell that follows it, which is where the
- * reader will look next. Hence one cell is always kept free.
+ * Payload bytes of an earlier lap could look like a commit word. The writer makes sure that they
+ * never do where the reader looks next: see lib/ring.c. Hence one cell is always kept free.
  *
  *   byte  size  field      writer  meaning
  *      0     8  commit     W       bits 63..32 position (in cells) mod 2^32; bit 31 always 1;
@@ -28,8 +28,9 @@
  *   C2 reader: store-release of its cursor         P2 writer: load-acquire of the reader's cursor
  *      without it: the writer overwrites bytes that the reader is still reading
  *
- * Zeroing the next commit word is a relaxed store: P1 of the message before it publishes it.
- * All calls are wait-free. One thread at a time may use a writer, one a reader.
+ * What the writer stores beside the commit word of a batch's first message needs no order of its
+ * own: P1 publishes it. All calls are wait-free. One thread at a time may use a writer, one a
+ * reader.
  */
 #ifndef KVRING_RING_H
 #define KVRING_RING_H
@@ -61,7 +62,8 @@ struct kvr_ring_writer {
 	uint64_t published;		      /* cells the reader may see */
 	uint64_t reader;		      /* last bounded copy of the reader's cursor */
 	uint64_t first_word;		      /* commit word of the first reserved message */
-	uint32_t seq;			      /* of the next message */
+	uint64_t suspect; /* before this cell, look at the word behind a message */
+	uint32_t seq;	  /* of the next message */
 	uint32_t published_seq;
 	int error; /* sticky -EBADMSG */
 	int reserved;

@@ -23,10 +23,14 @@
  * A ringer pays a system call only when somebody sleeps. A back-stop wakes sleepers every 100 ms;
  * one that then finds its condition true and no ring within a grace time counts a lost wake.
  */
-#ifndef KVR_WAIT_H
-#define KVR_WAIT_H
+#ifndef KVRING_WAIT_H
+#define KVRING_WAIT_H
 
-#include <stdint.h>
+#include "kvring/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define KVR_BACKSTOP_NS 100000000ull
 
@@ -35,7 +39,6 @@ struct kvr_bell {
 	uint32_t parked;
 	uint32_t pad[30];
 };
-_Static_assert(sizeof(struct kvr_bell) == 128, "bell");
 
 /* One a thread that waits; private memory. */
 struct kvr_waiter {
@@ -49,9 +52,17 @@ struct kvr_waiter {
 	uint64_t sleeps;
 };
 
-void kvr_bell_ring(struct kvr_bell *bell);
+/*
+ * After a publish: wakes whoever sleeps on the bell. Any thread of any process that maps it may
+ * ring, at any time; one locked instruction when nobody sleeps.
+ */
+KVR_API void kvr_bell_ring(struct kvr_bell *bell);
 
-void kvr_waiter_init(struct kvr_waiter *w, struct kvr_bell *bell);
+/*
+ * Prepares a waiter of the calling thread. `bell`: zeroed once by whoever made the memory, and
+ * shared by as many waiters and ringers as like. Nothing is allocated.
+ */
+KVR_API void kvr_waiter_init(struct kvr_waiter *w, struct kvr_bell *bell);
 
 /*
  * Calls ready(arg) until it returns non-zero or the deadline passes: > 0 there, < 0 an error that
@@ -59,6 +70,10 @@ void kvr_waiter_init(struct kvr_waiter *w, struct kvr_bell *bell);
  * ready returned, -ETIMEDOUT, or -EINTR when a signal handler ran. Sets no sentence: the caller
  * knows what was awaited. A deadline in the past polls once.
  */
-int kvr_wait(struct kvr_waiter *w, int (*ready)(void *arg), void *arg, uint64_t deadline_ns);
+KVR_API int kvr_wait(struct kvr_waiter *w, int (*ready)(void *arg), void *arg,
+		     uint64_t deadline_ns);
 
+#ifdef __cplusplus
+}
+#endif
 #endif
