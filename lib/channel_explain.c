@@ -38,7 +38,7 @@ int kvr_explain_full(const struct kvr_channels *c, uint32_t channel, uint32_t ra
 		-ETIMEDOUT,
 		"kvr_channels_publish: rank %u does not read channel %s: it is %u messages and %llu "
 		"bytes behind, in a ring of %u bytes",
-		rank, kvr_channel_name(channel), w->published_seq - (uint32_t)taken,
+		rank, kvr_channel_name(channel), (uint32_t)(w->published_seq - taken),
 		(ull)(w->published - w->reader) * KVR_RING_CELL, g->layout.ring_bytes);
 	if (progress)
 		kvr_fail_more(0, ", and made its last progress %.1f ms ago", ms_since(progress));

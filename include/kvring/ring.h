@@ -55,31 +55,33 @@ struct kvr_ring_cursor {
 
 struct kvr_ring_writer {
 	uint8_t *cells;
+	uint64_t capacity;   /* cells */
+	uint64_t pos;	     /* next cell to reserve */
+	uint64_t published;  /* cells the reader may see */
+	uint64_t reader;     /* last bounded copy of the reader's cursor */
+	uint64_t suspect;    /* before this cell, look at the word behind a message */
+	uint64_t seq;	     /* messages reserved; the low half is the next one's number */
+	uint64_t first_word; /* header of the first reserved message: stored at commit */
+	uint64_t first_tag;
+	uint64_t published_seq;
 	uint64_t *ctl;			      /* [0] cells published, [1] messages published */
 	const struct kvr_ring_cursor *cursor; /* the reader's; untrusted */
-	uint64_t capacity;		      /* cells */
-	uint64_t pos;			      /* next cell to reserve */
-	uint64_t published;		      /* cells the reader may see */
-	uint64_t reader;		      /* last bounded copy of the reader's cursor */
-	uint64_t first_word;		      /* commit word of the first reserved message */
-	uint64_t suspect; /* before this cell, look at the word behind a message */
-	uint32_t seq;	  /* of the next message */
-	uint32_t published_seq;
-	int error; /* sticky -EBADMSG */
-	int reserved;
+	uint32_t limit; /* one more than the longest message; 0 after an error */
+	int error;	/* sticky -EBADMSG */
 };
 
 struct kvr_ring_reader {
 	const uint8_t *cells;
-	struct kvr_ring_cursor *cursor;
 	uint64_t capacity;
 	uint64_t pos;	   /* next cell to peek */
+	uint64_t idle;	   /* where the last peek found nothing */
 	uint64_t released; /* cells given back by the caller */
 	uint64_t shown;	   /* what the writer was told (C2): at most a quarter behind */
-	uint32_t seq;	   /* expected of the next message */
+	struct kvr_ring_cursor *cursor;
+	uint32_t seq; /* expected of the next message */
 	uint32_t released_seq;
-	int error; /* sticky -EBADMSG */
-	int reserved;
+	uint32_t limit; /* one more than the longest message; 0 after an error */
+	int error;	/* sticky -EBADMSG */
 };
 
 struct kvr_ring_msg {
