@@ -38,7 +38,8 @@ int kvr_explain_full(const struct kvr_channels *c, uint32_t channel, uint32_t ra
 		-ETIMEDOUT,
 		"kvr_channels_publish: rank %u does not read channel %s: it is %u messages and %llu "
 		"bytes behind, in a ring of %u bytes",
-		rank, kvr_channel_name(channel), (uint32_t)(w->published_seq - taken),
+		rank, kvr_channel_name(channel),
+		(uint32_t)(w->published - w->published_extra - taken),
 		(ull)(w->published - w->reader) * KVR_RING_CELL, g->layout.ring_bytes);
 	if (progress)
 		kvr_fail_more(0, ", and made its last progress %.1f ms ago", ms_since(progress));
@@ -83,15 +84,17 @@ static void add_counts(const struct kvr_channels *c, uint32_t channel)
 {
 	const struct kvr_group *g = c->g;
 	const uint8_t *ring = g->seg + kvr_layout_ring(&g->layout, channel, g->rank);
-	const uint64_t *ctl = (const void *)ring;
+	uint32_t published =
+		(uint32_t)kvr_load_relaxed((const void *)ring); /* the control line's */
+	uint64_t taken = kvr_load_relaxed(&kvr_group_rank_page(g, g->rank)->taken[channel]);
 	/* M2, pairs with M1 */
 	uint64_t watermark = kvr_load_acquire(&g->leader->watermark[channel]);
 
 	kvr_fail_more(0,
 		      " On %s the leader published %llu messages, %llu of them to this rank, which "
 		      "took %llu.",
-		      kvr_channel_name(channel), (ull)watermark, (ull)kvr_load_relaxed(&ctl[1]),
-		      (ull)kvr_load_relaxed(&kvr_group_rank_page(g, g->rank)->taken[channel]));
+		      kvr_channel_name(channel), (ull)watermark, (ull)kvr_near(taken, published),
+		      (ull)taken);
 }
 
 static int add_both(const struct kvr_channels *c, uint32_t channel, int err)

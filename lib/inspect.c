@@ -310,7 +310,7 @@ static int read_cursors(struct kvr_inspect *in, uint32_t channel, uint32_t rank,
 			struct ring_copy *ret)
 {
 	const struct kvr_layout *l = &in->layout;
-	uint64_t page = kvr_layout_rank(l, rank), ctl[2];
+	uint64_t page = kvr_layout_rank(l, rank), ctl;
 	int err = read_at(in, &ret->reader_cells, sizeof(uint64_t),
 			  page + offsetof(struct kvr_rank_page, cursor[0]) +
 				  channel * sizeof(struct kvr_ring_cursor));
@@ -320,18 +320,18 @@ static int read_cursors(struct kvr_inspect *in, uint32_t channel, uint32_t rank,
 			      page + offsetof(struct kvr_rank_page, taken[0]) +
 				      channel * sizeof(uint64_t));
 	if (!err)
-		err = read_at(in, ctl, sizeof ctl, kvr_layout_ring(l, channel, rank));
+		err = read_at(in, &ctl, sizeof ctl, kvr_layout_ring(l, channel, rank));
 	if (err)
 		return err;
-	ret->published_cells = ctl[0];
-	ret->published = ctl[1];
+	ret->published_cells = kvr_near(ret->reader_cells, (uint32_t)(ctl >> 32));
+	ret->published = kvr_near(ret->taken, (uint32_t)ctl);
 	return 0;
 }
 
 static int read_ring(struct kvr_inspect *in, uint32_t channel, uint32_t rank, struct ring_copy *ret)
 {
 	const struct kvr_layout *l = &in->layout;
-	uint64_t off = kvr_layout_ring(l, channel, rank);
+	uint64_t off = kvr_layout_ring(l, channel, rank), ctl = 0;
 	int err = scratch(in, l->ring_bytes);
 
 	if (!err)
@@ -339,7 +339,8 @@ static int read_ring(struct kvr_inspect *in, uint32_t channel, uint32_t rank, st
 	if (!err)
 		err = read_at(in, in->scratch, l->ring_bytes, off + KVR_RING_CTL);
 	if (!err)
-		err = read_at(in, &ret->later_cells, sizeof(uint64_t), off);
+		err = read_at(in, &ctl, sizeof ctl, off);
+	ret->later_cells = kvr_near(ret->published_cells, (uint32_t)(ctl >> 32));
 	if (!err)
 		err = read_at(in, &ret->watermark, sizeof(uint64_t),
 			      l->leader + offsetof(struct kvr_leader_page, watermark[0]) +

@@ -17,12 +17,17 @@
  * abort() forgets the batch, and moves `suspect` behind everything that the batch may have written.
  *
  * What a message costs is lines that cross between two cores, 100 to 200 ns each way, and how many
- * of them are on their way at once. Hence: one line a small message, no second word to clear or to
- * look at; all stores to the line that the reader polls at the end, since it takes the line away
- * between two of them; a reader's cursor that is told four times a lap; and a reader that fetches
- * ahead, but only when it is behind. Tried and left out, as they did not pay: the writer fetching
- * its next lines for writing (slower), a wait of the reader when it caught up, guessing the next
- * length to break the chain of loads, a shorter control line.
+ * are on their way at once. Hence:
+ *
+ *   - one line a small message: no second word to clear, or only to look at;
+ *   - all stores to the line that the reader polls come together, at commit: it would take the line
+ *     away between two of them, and it has to come back;
+ *   - few stores in all: each waits in the core's store buffer for the lines of those before it, so
+ *     the size of that buffer, divided by the stores a message, is how many messages are on their
+ *     way. So a message's number is pos - extra and not a counter, the first header and the control
+ *     line are one word each, and the fast paths save no registers;
+ *   - a reader that is behind fetches ahead; one that is close leaves the writer its lines;
+ *   - the reader's cursor is told four times a lap, or when the reader is idle.
  */
 #include "kvring/ring.h"
 
@@ -74,6 +79,12 @@ static inline uint64_t max_len(uint64_t capacity)
 static inline uint64_t offset_of(uint64_t capacity, uint64_t pos)
 {
 	return pos & (capacity - 1);
+}
+
+/* What the control line says: cells and messages published, mod 2^32 each, in one store. */
+static inline uint64_t ctl_make(uint64_t pos, uint64_t seq)
+{
+	return pos << 32 | (uint32_t)seq;
 }
 
 static inline uint64_t word_make(uint64_t pos, uint32_t flags, uint64_t len)
@@ -166,10 +177,12 @@ int kvr_ring_writer_init(struct kvr_ring_writer *w, void *mem, uint32_t bytes,
 		.published = start,
 		.reader = start,
 		.suspect = start,
+		.extra = start,
+		.published_extra = start,
 	};
 	/* Whatever was here before must not look like messages, to a reader or to an inspector. */
 	memset(mem, 0, KVR_RING_CTL + (size_t)bytes);
-	w->ctl[0] = start;
+	w->ctl[0] = ctl_make(start, 0);
 	return 0;
 }
 
@@ -195,29 +208,37 @@ static int writer_refresh(struct kvr_ring_writer *w, uint64_t need)
 	return w->pos - seen + need > w->capacity ? -EAGAIN : 0;
 }
 
-/*
- * The header becomes visible with the batch: now if it is not the first, at commit() if it is. The
- * reader polls the first one's line: each store that comes early costs that line another way there
- * and back.
- */
-static inline void header_put(struct kvr_ring_writer *w, uint64_t pos, uint64_t word, uint64_t tag)
+static inline uint64_t tag_make(uint64_t seq, uint32_t tag)
 {
+	return seq << 32 | tag;
+}
+
+/*
+ * The message (or padding) at `pos`. Its header becomes visible with the batch: now if it is not
+ * the first, at commit() if it is. The reader polls the first one's line: each store that comes
+ * early costs that line another way there and back.
+ */
+static inline void header_put(struct kvr_ring_writer *w, uint64_t pos, uint32_t low, uint32_t tag)
+{
+	uint64_t *cell = cell_word(w, pos);
+
 	if (pos == w->published) {
-		w->first_word = word;
-		w->first_tag = tag;
+		w->first = (uint64_t)tag << 32 | low;
 	} else {
-		kvr_store_relaxed(cell_word(w, pos) + 1, tag);
-		kvr_store_relaxed(cell_word(w, pos), word);
+		kvr_store_relaxed(cell + 1, tag_make(pos - w->extra, tag));
+		kvr_store_relaxed(cell, pos << 32 | low);
 	}
 }
 
-/* The message at `pos`, which fits there. */
 static inline int message_put(struct kvr_ring_writer *w, uint64_t pos, uint32_t tag, uint32_t len,
 			      void **ret_payload)
 {
-	header_put(w, pos, word_make(pos, 0, len), w->seq << 32 | tag);
-	w->pos = pos + cells_of(len);
-	w->seq++;
+	uint64_t cells = cells_of(len);
+
+	header_put(w, pos, WORD_VALID | len, tag);
+	w->pos = pos + cells;
+	if (cells > 1)
+		w->extra += cells - 1;
 	*ret_payload = cell_word(w, pos) + 2;
 	return 0;
 }
@@ -234,6 +255,7 @@ static __attribute__((noinline)) int reserve_slow(struct kvr_ring_writer *w, uin
 						  uint32_t len, void **ret_payload)
 {
 	uint64_t cells = cells_of(len), pos = w->pos, to_end, padding;
+	uint32_t low;
 	int err;
 
 	if (w->error)
@@ -253,10 +275,10 @@ static __attribute__((noinline)) int reserve_slow(struct kvr_ring_writer *w, uin
 			return err;
 	}
 	if (padding) {
-		header_put(w, pos,
-			   word_make(pos, WORD_PADDING, padding * KVR_RING_CELL - KVR_RING_HEADER),
-			   0);
+		low = (uint32_t)padding * KVR_RING_CELL - KVR_RING_HEADER;
+		header_put(w, pos, WORD_VALID | WORD_PADDING | low, 0);
 		pos += padding;
+		w->extra += padding;
 	}
 	if ((int64_t)(w->suspect - (pos + cells)) > 0)
 		word_clear(w, pos + cells);
@@ -265,41 +287,51 @@ static __attribute__((noinline)) int reserve_slow(struct kvr_ring_writer *w, uin
 
 int kvr_ring_reserve(struct kvr_ring_writer *w, uint32_t tag, uint32_t len, void **ret_payload)
 {
-	uint64_t pos = w->pos, end = pos + cells_of(len);
+	const uint64_t pos = w->pos, cells = cells_of(len), capacity = w->capacity;
 
-	if (__builtin_expect(len >= w->limit || end - w->reader >= w->capacity ||
-				     offset_of(w->capacity, pos) + end - pos > w->capacity ||
-				     (int64_t)(w->suspect - end) > 0,
+	if (__builtin_expect(len >= w->limit || pos - w->reader + cells >= capacity ||
+				     offset_of(capacity, pos) + cells > capacity ||
+				     (int64_t)(w->suspect - pos - cells) > 0,
 			     0))
 		return reserve_slow(w, tag, len, ret_payload);
 	return message_put(w, pos, tag, len, ret_payload);
 }
 
-/* Would any cell of the batch be taken for a message by a reader of the next lap? */
-static __attribute__((noinline)) void batch_scan(struct kvr_ring_writer *w)
+/* `seq`: the number of the batch's first message. */
+static inline void batch_publish(struct kvr_ring_writer *w, uint64_t seq)
 {
-	uint64_t pos;
+	const uint64_t first = w->published, pos = w->pos;
+	uint64_t *cell = cell_word(w, first), *ctl = w->ctl;
+
+	kvr_store_relaxed(cell + 1, tag_make(seq, (uint32_t)(w->first >> 32)));
+	kvr_store_release(cell, first << 32 | (uint32_t)w->first); /* P1, pairs with C1 */
+	w->published = pos;
+	kvr_store_relaxed(ctl, ctl_make(pos, pos - w->extra));
+}
+
+/*
+ * A batch with cells that start no message. Would any of them be taken for one by a reader of the
+ * next lap?
+ */
+static __attribute__((noinline)) void commit_scan(struct kvr_ring_writer *w)
+{
+	uint64_t pos, seq = w->published - w->published_extra;
 
 	for (pos = w->published + 1; pos != w->pos; pos++)
 		if (word_matches(kvr_load_relaxed(cell_word(w, pos)), pos + w->capacity))
 			w->suspect = pos + w->capacity + 1;
+	w->published_extra = w->extra;
+	batch_publish(w, seq);
 }
 
 void kvr_ring_commit(struct kvr_ring_writer *w)
 {
-	uint64_t first = w->published, pos = w->pos, seq = w->seq;
-	uint64_t *cell = cell_word(w, first), *ctl = w->ctl;
-
-	if (pos == first)
+	if (w->pos == w->published)
 		return;
-	if (pos - first != seq - w->published_seq) /* some cell starts no message */
-		batch_scan(w);
-	kvr_store_relaxed(cell + 1, w->first_tag);
-	kvr_store_release(cell, w->first_word); /* P1, pairs with C1 */
-	w->published = pos;
-	w->published_seq = seq;
-	kvr_store_relaxed(&ctl[0], pos);
-	kvr_store_relaxed(&ctl[1], seq);
+	if (w->extra != w->published_extra)
+		commit_scan(w);
+	else
+		batch_publish(w, w->published - w->extra);
 }
 
 void kvr_ring_abort(struct kvr_ring_writer *w)
@@ -307,7 +339,7 @@ void kvr_ring_abort(struct kvr_ring_writer *w)
 	if ((int64_t)(w->suspect - w->pos) <= 0)
 		w->suspect = w->pos + 1;
 	w->pos = w->published;
-	w->seq = w->published_seq;
+	w->extra = w->published_extra;
 }
 
 int kvr_ring_write(struct kvr_ring_writer *w, uint32_t tag, const void *data, uint32_t len)
@@ -391,19 +423,19 @@ static inline __attribute__((always_inline)) void peek_ahead(const struct kvr_ri
 		__builtin_prefetch(reader_cell(r, pos + AHEAD + 1));
 }
 
-/* The message at pos, whose commit word is good. */
-static inline int peek_take(struct kvr_ring_reader *r, uint64_t pos, uint64_t word,
-			    struct kvr_ring_msg *ret_msg)
+/* The message at pos, in `cell`, whose commit word is good. */
+static inline int peek_take(struct kvr_ring_reader *r, uint64_t pos, const uint64_t *cell,
+			    uint64_t word, struct kvr_ring_msg *ret_msg)
 {
-	const uint64_t *cell = reader_cell(r, pos);
 	uint64_t tag_seq = kvr_load_relaxed(cell + 1);
 	uint32_t len = (uint32_t)word & WORD_LEN, seq = r->seq;
 
 	if (__builtin_expect((uint32_t)(tag_seq >> 32) != seq, 0))
 		return peek_broken(r, pos, word, "it has another number");
-	*ret_msg = (struct kvr_ring_msg){
-		.data = cell + 2, .len = len, .tag = (uint32_t)tag_seq, .seq = seq
-	};
+	ret_msg->data = cell + 2;
+	ret_msg->len = len;
+	ret_msg->tag = (uint32_t)tag_seq;
+	ret_msg->seq = seq;
 	r->pos = pos + cells_of(len);
 	r->seq = seq + 1;
 	peek_ahead(r, pos, len);
@@ -436,21 +468,22 @@ static __attribute__((noinline)) int peek_odd(struct kvr_ring_reader *r, uint64_
 			return peek_nothing(r);
 		why = word_parse(word, pos, r->capacity, &m); /* refuses padding at offset 0 */
 	}
-	return why ? peek_broken(r, pos, word, why) : peek_take(r, pos, word, ret_msg);
+	return why ? peek_broken(r, pos, word, why)
+		   : peek_take(r, pos, reader_cell(r, pos), word, ret_msg);
 }
 
 int kvr_ring_peek(struct kvr_ring_reader *r, struct kvr_ring_msg *ret_msg)
 {
-	uint64_t pos = r->pos, len;
-	uint64_t word = kvr_load_acquire(reader_cell(r, pos)); /* C1, pairs with P1 */
-
+	const uint64_t pos = r->pos, capacity = r->capacity;
+	const uint64_t *cell = reader_cell(r, pos);
+	const uint64_t word = kvr_load_acquire(cell); /* C1, pairs with P1 */
 	/* A word of this position, without flags, and a length that fits: one comparison. */
-	len = word ^ word_make(pos, 0, 0);
-	if (__builtin_expect(len >= r->limit ||
-				     offset_of(r->capacity, pos) + cells_of(len) > r->capacity,
+	const uint64_t len = word ^ word_make(pos, 0, 0);
+
+	if (__builtin_expect(len >= r->limit || offset_of(capacity, pos) + cells_of(len) > capacity,
 			     0))
 		return peek_odd(r, word, ret_msg);
-	return peek_take(r, pos, word, ret_msg);
+	return peek_take(r, pos, cell, word, ret_msg);
 }
 
 void kvr_ring_release(struct kvr_ring_reader *r)

@@ -26,6 +26,12 @@ static inline uint64_t kvr_min(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+/* The 64-bit number nearest to `base` that ends in these 32 bits. */
+static inline uint64_t kvr_near(uint64_t base, uint32_t low)
+{
+	return base + (uint64_t)(int64_t)(int32_t)(low - (uint32_t)base);
+}
+
 /* A request's name without what a caller may have left in the reserved bytes. */
 static inline struct kvr_request kvr_request_name(const struct kvr_request *r)
 {

@@ -18,8 +18,9 @@
  *     12     4  seq        W       number of the message in this ring, mod 2^32 (padding has none)
  *     16     n  payload    W
  *
- * The writer's cursor in memory is for inspectors alone; the reader never looks at it. The
- * reader's cursor lies in memory of the reader's, so that each page has one writer.
+ * The control line in front of the cells begins with one word: bits 63..32 cells published, bits
+ * 31..0 messages published, each mod 2^32. It is for inspectors alone; the reader never looks at
+ * it. The reader's cursor lies in memory of the reader's, so that each page has one writer.
  *
  * Order. Each access below is paired with its partner:
  *
@@ -55,16 +56,15 @@ struct kvr_ring_cursor {
 
 struct kvr_ring_writer {
 	uint8_t *cells;
-	uint64_t capacity;   /* cells */
-	uint64_t pos;	     /* next cell to reserve */
-	uint64_t published;  /* cells the reader may see */
-	uint64_t reader;     /* last bounded copy of the reader's cursor */
-	uint64_t suspect;    /* before this cell, look at the word behind a message */
-	uint64_t seq;	     /* messages reserved; the low half is the next one's number */
-	uint64_t first_word; /* header of the first reserved message: stored at commit */
-	uint64_t first_tag;
-	uint64_t published_seq;
-	uint64_t *ctl;			      /* [0] cells published, [1] messages published */
+	uint64_t capacity;  /* cells */
+	uint64_t pos;	    /* next cell to reserve */
+	uint64_t published; /* cells the reader may see */
+	uint64_t reader;    /* last bounded copy of the reader's cursor */
+	uint64_t suspect;   /* before this cell, look at the word behind a message */
+	uint64_t extra;	    /* cells that start no message: pos - extra messages are reserved */
+	uint64_t published_extra;
+	uint64_t first; /* of the first reserved message: tag, flags, length */
+	uint64_t *ctl;	/* the control line: see above */
 	const struct kvr_ring_cursor *cursor; /* the reader's; untrusted */
 	uint32_t limit; /* one more than the longest message; 0 after an error */
 	int error;	/* sticky -EBADMSG */
@@ -89,7 +89,6 @@ struct kvr_ring_msg {
 	uint32_t len;
 	uint32_t tag;
 	uint32_t seq;
-	uint32_t reserved;
 };
 
 /* Bytes of memory for `bytes` of cells (a power of two), control line included. 0: out of range. */
