@@ -181,6 +181,7 @@ void kvr_group_abandon(struct kvr_group *g)
 	kvr_store_release32(&g->proc->state, KVR_PROC_ABSENT); /* G1, pairs with G2 */
 	kvr_watcher_stop(g->watcher);
 	g->watcher = NULL;
+	kvr_group_ring_leader(g); /* it may wait for the last rank to go */
 }
 
 void kvr_group_close(struct kvr_group *g)

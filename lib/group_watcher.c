@@ -156,7 +156,11 @@ int kvr_watcher_start(uint32_t *life, struct kvr_bell *bell, const uint32_t *pee
 	w->life = life;
 	w->bell = bell;
 	w->peer = peer;
-	w->seq = kvr_load_relaxed32(&bell->seq);
+	/*
+	 * So that the first look always writes: a ring before it may have met nobody parked, and
+	 * another waiter of this bell may have parked since, so nothing in the bell tells of it.
+	 */
+	w->seq = kvr_load_relaxed32(&bell->seq) - 1;
 	pthread_mutex_init(&w->mutex, NULL);
 	pthread_cond_init(&w->cond, NULL);
 	if (event_fd > 0) {

@@ -20,7 +20,7 @@ existing() {
 lib=$(existing lib/*.c lib/*.h)
 public=$(existing include/kvring/*.h)
 code="$lib $(existing include/*.h) $public $(existing tools/*.[ch] bench/*.[ch] tests/*.[ch])"
-scripts=$(existing tests/*.sh bench/*.sh .ci/run)
+scripts=$(existing tests/*.sh tests/*/*.sh bench/*.sh .ci/run)
 prose=$(existing ./*.md ./*/*.md)
 written="$code $scripts Makefile $(existing tests/*.py bench/*.py tools/*.py)"
 

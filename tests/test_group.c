@@ -8,6 +8,8 @@
 #include <sys/mount.h>
 
 #include "atomic.h"
+#include "group_member.h"
+#include "group_watcher.h"
 
 START_TEST(test_create_attach_close)
 {
@@ -436,6 +438,39 @@ START_TEST(test_eventfd_misses_no_ring)
 }
 END_TEST
 
+/*
+ * A ring that met nobody parked, then a park by another waiter of the same bell: the bell looks as
+ * if nothing had happened, and the watcher has not looked yet.
+ */
+START_TEST(test_eventfd_tells_of_what_came_before_the_watcher)
+{
+	struct kvr_bell bell = { .seq = 5, .parked = 1 };
+	int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	struct kvr_watcher *w;
+	uint32_t life = 0;
+
+	ck_assert_int_eq(kvr_watcher_start(&life, &bell, NULL, fd, &w), 0);
+	ck_assert_int_eq(poll(&p, 1, 3000), 1);
+	kvr_watcher_stop(w);
+	close(fd);
+}
+END_TEST
+
+/* abandon() has to ring the leader: without that, only the back-stop brings it. */
+START_TEST(test_abandon_rings_the_leader)
+{
+	struct kvr_group *l = create(), *r = attach(0);
+	struct kvr_bell *bell = l->bell;
+
+	kvr_store_relaxed32(&bell->parked, 1);
+	kvr_group_abandon(r);
+	ck_assert_uint_eq(kvr_load_relaxed32(&bell->parked), 0);
+	kvr_group_close(r);
+	kvr_group_close(l);
+}
+END_TEST
+
 static Suite *make_suite(void)
 {
 	Suite *s = suite_create("group");
@@ -457,6 +492,8 @@ static Suite *make_suite(void)
 	tcase_add_test(t, test_close_in_a_forked_child_ends_nothing);
 	tcase_add_test(t, test_watcher_blocks_all_signals);
 	tcase_add_test(t, test_eventfd_misses_no_ring);
+	tcase_add_test(t, test_eventfd_tells_of_what_came_before_the_watcher);
+	tcase_add_test(t, test_abandon_rings_the_leader);
 	suite_add_tcase(s, t);
 	return s;
 }
