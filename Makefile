@@ -13,6 +13,7 @@ MAKEFLAGS += --no-builtin-rules
 # --- what a packager or a user may set -------------------------------------------------------
 B          := build
 CFLAGS     ?= -O2 -g
+CXXFLAGS   ?= $(CFLAGS)
 INSTALL    ?= install
 PKG_CONFIG ?= pkg-config
 PREFIX     ?= /usr/local
@@ -37,6 +38,10 @@ DEP_LD  = $(eval DEP_LD := $(call pkg,--libs liburing numa,-luring -lnuma))$(DEP
 CHK_CF  = $(eval CHK_CF := $(call pkg,--cflags check))$(CHK_CF)
 CHK_LD  = $(eval CHK_LD := $(call pkg,--libs check,-lcheck -lsubunit -lm -lrt))$(CHK_LD)
 COMPILE = $(CC) $(STD) $(WARN) -MMD -MP -Iinclude $(INC) $(CPPFLAGS) $(DEP_CF) $(SANFL) $(CFLAGS)
+# Linked by $(CC), hence nothing that needs the C++ library. No sanitizers: they are the compiler's.
+COMPILE_CXX = $(CXX) $(patsubst -std=gnu17,-std=gnu++17,$(STD)) -fno-exceptions -fno-rtti \
+	$(filter-out -Wmissing-prototypes -Wstrict-prototypes,$(WARN)) -MMD -MP -Iinclude \
+	$(CPPFLAGS) $(CXXFLAGS)
 LINK    = $(CC) -pthread $(SANFL) $(CFLAGS) $(LDFLAGS)
 LIBS    = $(DEP_LD) -lrt
 
@@ -62,7 +67,8 @@ STRESS_BIN := $(patsubst %.c,$(B)/%,$(wildcard tests/stress_*.c))
 TEST_OBJ   := $(call objs,$(filter-out tests/test_% tests/stress_%,$(wildcard tests/*.c)))
 BENCH_SRC  := $(wildcard bench/bench_*.c)
 BENCH_BIN  := $(subst _,-,$(BENCH_SRC:bench/%.c=$(B)/%))
-BENCH_OBJ  := $(call objs,$(filter-out bench/bench_%,$(wildcard bench/*.c)))
+BENCH_CXX  := $(patsubst %.cc,$(B)/%.o,$(wildcard bench/*.cc))
+BENCH_OBJ  := $(call objs,$(filter-out bench/bench_%,$(wildcard bench/*.c))) $(BENCH_CXX)
 T_TEST     := $(call chosen,tests/test_,.c)
 T_PY       := $(call chosen,tests/test_,.py)
 T_STRESS   := $(call chosen,tests/stress_,.c)
@@ -90,8 +96,8 @@ everything: all $(TEST_BIN) $(STRESS_BIN) $(BENCH_BIN) ## also tests, stress pro
 $(B)/flags: INC := # not that of the object that asks first
 $(B)/flags: FORCE | $(FIRST)
 	@mkdir -p $(@D)
-	@printf '%s\n' $(call quote,$(COMPILE) / $(LINK)) | cmp -s - $@ || \
-		printf '%s\n' $(call quote,$(COMPILE) / $(LINK)) >$@
+	@printf '%s\n' $(call quote,$(COMPILE) / $(COMPILE_CXX) / $(LINK)) | cmp -s - $@ || \
+		printf '%s\n' $(call quote,$(COMPILE) / $(COMPILE_CXX) / $(LINK)) >$@
 
 # The library and its tests may see lib/*.h, tools and benches only include/. -iquote, not -I:
 # lib/sched.h and others must not shadow the system's <sched.h>.
@@ -102,6 +108,13 @@ $(ALL_OBJ): $(B)/%.o: %.c $(B)/flags | $(FIRST)
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(COMPILE) -c -o $@ $<
+
+# C++ is optional, and for benches alone: an empty object where there is no compiler for it.
+$(BENCH_CXX): $(B)/%.o: %.cc $(B)/flags | $(FIRST)
+	$(call say,CXX,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)if command -v $(firstword $(CXX)) >/dev/null; then $(COMPILE_CXX) -c -o $@ $<; \
+	else $(COMPILE) -c -o $@ -x c /dev/null; fi
 
 $(STATIC): $(LIB_OBJ)
 	$(call say,AR,$@)
@@ -154,7 +167,7 @@ bench: $(T_BENCH_BIN)                        ## every benchmark in turn; T=ring 
 lint: $(SHARED)                              ## layers, order letters, exports, headers, lengths
 	$(Q)CC=$(call quote,$(CC)) SHARED=$(call quote,$(SHARED)) sh tests/lint.sh
 format:                                      ## clang-format 14 in place
-	clang-format -i $(wildcard include/*.h include/*/*.h lib/*.[ch] t*/*.[ch] bench/*.[ch])
+	clang-format -i $(wildcard include/*.h include/*/*.h lib/*.[ch] t*/*.[ch] bench/*.[ch]*)
 
 # --- packages: Debian 12 names. deps is enough for run and check; deps-ci adds what .ci/run uses -
 PACKAGES    := gcc libc6-dev pkg-config liburing-dev libnuma-dev libxxhash-dev check \
