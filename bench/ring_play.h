@@ -1,220 +1,169 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two players of bench_ring.c, for each thing it measures. They are templates by macro, so that
- * sizes and calls are constants in the loops, as in a program that uses one of them.
+ * The loops of both sides, for each implementation and size: templates by macro, so that sizes and
+ * calls are constants in them, as in a program that uses one of them. Included by C++, too.
+ *
+ * An implementation IMPL gives IMPL_send(side, i, want, size) and IMPL_receive(...): up to `want`
+ * messages from number i on; they return how many it was, 0 when the ring is full or empty. Whoever
+ * receives has checked number, tag, length, and each byte of the payload.
  */
-#ifndef BENCH_RING_PLAY_H
-#define BENCH_RING_PLAY_H
+#ifndef RING_PLAY_H
+#define RING_PLAY_H
 
-#include <errno.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "kvring/err.h"
-#include "kvring/ring.h"
+#include "ring_bench.h"
 
-#if defined(__has_include)
-#if __has_include(<ck_ring.h>)
-#include <ck_ring.h>
-#define HAVE_CK 1
-#endif
-#endif
-#ifndef HAVE_CK
-#define HAVE_CK 0
-#endif
-
-#define BYTES 65536u /* of each ring: 1024 cells */
-#define BATCH 16u
-#define SAMPLES_MAX 20000u
 #define INLINE static inline __attribute__((always_inline))
 
-struct line {
-	uint64_t value, pad[15];
-};
-
-/* One message as ck_ring carries it: the same header fields, in one line with 48 bytes. */
-struct message {
-	uint64_t number;
+/* A message as the peers carry it. kvring has fields of the same meaning in its own header. */
+struct ring_head {
+	uint64_t seq;
 	uint32_t tag, len;
-	uint64_t payload[6];
-} __attribute__((aligned(64)));
-
-struct shared {
-	struct line bounce[2], arrived[2];
-	struct kvr_ring_cursor cursor[2];
-	uint8_t ring[2][KVR_RING_CTL + BYTES] __attribute__((aligned(128)));
-#if HAVE_CK
-	ck_ring_t ck[2];
-	struct message slots[2][BYTES / 64];
-#endif
-	uint64_t measure, count; /* what to do next; the parent's */
-} __attribute__((aligned(128)));
-
-/* A process. `out` goes to the peer, `in` comes from it. */
-struct side {
-	struct shared *s;
-	struct kvr_ring_writer out;
-	struct kvr_ring_reader in;
-	uint64_t last;
-	unsigned int id;
 };
 
-static uint64_t samples[SAMPLES_MAX];
+#define RING_MESSAGE(bytes)                    \
+	struct message_##bytes {               \
+		struct ring_head head;         \
+		uint64_t payload[(bytes) / 8]; \
+	} __attribute__((aligned(64)));
+RING_SIZES(RING_MESSAGE)
 
-static void relax(void)
+/* Bytes of a message with its header, in whole lines. */
+#define STRIDE(size) ((sizeof(struct ring_head) + (size) + 63) / 64 * 64)
+/*
+ * Messages in a table of things to send. Long enough that what changes in an entry is long in the
+ * cache when it is sent again: a copy right behind a store waits for it.
+ */
+#define ENTRIES(size) ((size) <= 256 ? 64u : 32u)
+/*
+ * Where in its page a ring's first slot lies. The tables begin at a page, and most sizes go through
+ * table and ring in step: half a page apart, no load meets the low 12 bits of a recent store's
+ * address, for which the core would wait.
+ */
+#define APART 2048u
+/* A peer's ring: at least the bytes, and so at least the messages, of kvring's; a power of two. */
+#define SLOTS(size)               \
+	((size) <= 48	  ? 1024u \
+	 : (size) <= 64	  ? 512u  \
+	 : (size) <= 256  ? 256u  \
+	 : (size) <= 1024 ? 64u   \
+			  : 16u)
+
+INLINE uint32_t entry_of(uint64_t i, size_t size)
 {
-#if defined(__x86_64__)
+	return (uint32_t)i & (ENTRIES(size) - 1);
+}
+
+INLINE struct ring_head *source_of(const struct ring_side *side, uint64_t i, size_t size)
+{
+	return (struct ring_head *)(void *)(side->source + entry_of(i, size) * STRIDE(size));
+}
+
+typedef uint64_t ring_pair __attribute__((vector_size(16), aligned(8), may_alias));
+typedef uint64_t ring_word __attribute__((may_alias));
+
+/* Each byte of a payload counts, at about the speed of reading it. */
+INLINE uint64_t fold(const void *data, size_t size)
+{
+	const ring_pair *p = (const ring_pair *)data;
+	ring_pair a = { 0, 0 }, b = a, c = a, d = a;
+	size_t i, n = size / 16, by_four = n / 4 * 4;
+
+	if (size == 8)
+		return *(const ring_word *)data;
+	for (i = 0; i < by_four; i += 4) {
+		a ^= p[i];
+		b ^= p[i + 1];
+		c ^= p[i + 2];
+		d ^= p[i + 3];
+	}
+	for (i = by_four; i < n; i++)
+		a ^= p[i];
+	a ^= b ^ c ^ d;
+	return a[0] ^ a[1];
+}
+
+INLINE int message_good(const struct ring_side *side, const struct ring_head *h, uint64_t i,
+			size_t size)
+{
+	return h->seq == i && h->tag == entry_of(i, size) && h->len == size &&
+	       fold(h + 1, size) == side->folds[entry_of(i, size)];
+}
+
+INLINE void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
 	__builtin_ia32_pause();
 #elif defined(__aarch64__)
 	__asm__ volatile("yield");
 #endif
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* The cheapest clock; what a tick is worth follows from a whole measure. */
+/* The cheapest clock of a core, once all before it is done. */
 INLINE uint64_t ticks(void)
 {
 #if defined(__x86_64__)
-	return __builtin_ia32_rdtsc();
+	unsigned int core;
+
+	return __builtin_ia32_rdtscp(&core);
 #else
-	return now_ns();
+	return ring_now();
 #endif
 }
 
-static void broken(const char *what)
+INLINE void sample(struct ring_side *side, uint64_t i, uint64_t value)
 {
-	fprintf(stderr, "bench-ring: %s (%s)\n", what, kvr_explain());
-	_exit(1);
+	side->s->samples[i - 1] = value < UINT32_MAX ? (uint32_t)value : UINT32_MAX;
 }
 
-INLINE int floor_send(struct side *side, uint64_t number, uint32_t size, uint32_t batch)
-{
-	(void)size;
-	(void)batch;
-	__atomic_store_n(&side->s->bounce[side->id].value, number, __ATOMIC_RELEASE);
-	return 1;
-}
-
-INLINE uint64_t floor_receive(struct side *side, uint32_t size, uint32_t batch)
-{
-	uint64_t number = __atomic_load_n(&side->s->bounce[!side->id].value, __ATOMIC_ACQUIRE);
-
-	(void)size;
-	(void)batch;
-	if (number == side->last)
-		return 0;
-	return side->last = number;
-}
-
-/* batch 0 and 1: each message alone. */
-INLINE int kvr_send(struct side *side, uint64_t number, uint32_t size, uint32_t batch)
-{
-	uint64_t payload[8] = { number, 2, 3, number, 5, number, 7, number };
-	void *to;
-	int err = kvr_ring_reserve(&side->out, 1, size, &to);
-
-	if (err) {
-		if (err != -EAGAIN)
-			broken("reserve");
-		kvr_ring_commit(&side->out);
-		return 0;
+/* A sample reaches from one answer to the next: nothing lies between two of them. */
+#define RING_PLAY_RTT(impl, size)                                             \
+	static void impl##_rtt_##size(struct ring_side *side, uint64_t count) \
+	{                                                                     \
+		uint64_t i, last = ticks(), now;                              \
+		for (i = 1; i <= count; i++) {                                \
+			if (!side->id)                                        \
+				while (!impl##_send(side, i, 1, size))        \
+					relax();                              \
+			while (!impl##_receive(side, i, 1, size))             \
+				relax();                                      \
+			if (side->id) {                                       \
+				while (!impl##_send(side, i, 1, size))        \
+					relax();                              \
+				continue;                                     \
+			}                                                     \
+			now = ticks();                                        \
+			sample(side, i, now - last);                          \
+			last = now;                                           \
+		}                                                             \
 	}
-	memcpy(to, payload, size);
-	if (batch < 2 || number % batch == 0)
-		kvr_ring_commit(&side->out);
-	return 1;
-}
 
-INLINE uint64_t kvr_receive(struct side *side, uint32_t size, uint32_t batch)
-{
-	uint64_t payload[8];
-	struct kvr_ring_msg msg;
-	int rc = kvr_ring_peek(&side->in, &msg);
+#define RING_STREAM_PART(call, size, batch, from, to)                         \
+	do {                                                                  \
+		uint64_t at, done, want;                                      \
+		for (at = (from); at <= (to); at += done) {                   \
+			want = (batch) < (to)-at + 1 ? (batch) : (to)-at + 1; \
+			(void)want; /* some have no use for it */             \
+			while (!(done = call(side, at, want, size)))          \
+				relax();                                      \
+		}                                                             \
+	} while (0)
 
-	if (rc <= 0) {
-		if (rc < 0)
-			broken("peek");
-		if (batch >= 2)
-			kvr_ring_release(&side->in);
-		return 0;
-	}
-	memcpy(payload, msg.data, size);
-	if (payload[0] != payload[size / 8 - 1])
-		broken("wrong payload");
-	if (batch < 2 || payload[0] % batch == 0)
-		kvr_ring_release(&side->in);
-	return payload[0];
-}
-
-#if HAVE_CK
-CK_RING_PROTOTYPE(message, message)
-
-INLINE int ck_send(struct side *side, uint64_t number, uint32_t size, uint32_t batch)
-{
-	struct message m = { number, 1, size, { number, 2, 3, number, 5, number } };
-
-	(void)batch;
-	return ck_ring_enqueue_spsc_message(&side->s->ck[side->id], side->s->slots[side->id], &m);
-}
-
-INLINE uint64_t ck_receive(struct side *side, uint32_t size, uint32_t batch)
-{
-	unsigned int in = !side->id;
-	struct message m;
-
-	(void)batch;
-	if (!ck_ring_dequeue_spsc_message(&side->s->ck[in], side->s->slots[in], &m))
-		return 0;
-	if (m.payload[0] != m.payload[size / 8 - 1])
-		broken("wrong payload");
-	return m.number;
-}
-#endif
-
-/* One measure, on either side: round trips when batch is 0, else a stream from 0 to 1. */
-#define PLAY(name, impl, size, batch)                                              \
-	static void name(struct side *side, uint64_t count)                        \
+/* The reader's clock runs over the last seven eighths: the ring is as full as it gets by then. */
+#define RING_PLAY_STREAM(impl, kind, size, batch)                                  \
+	static void impl##_##kind##_##size(struct ring_side *side, uint64_t count) \
 	{                                                                          \
-		uint64_t i, got, start;                                            \
-		for (i = 1; i <= count; i++) {                                     \
-			start = (batch) ? 0 : ticks();                             \
-			if (!side->id)                                             \
-				while (!impl##_send(side, i, size, batch))         \
-					relax();                                   \
-			if (side->id || !(batch)) {                                \
-				while (!(got = impl##_receive(side, size, batch))) \
-					relax();                                   \
-				if (got != i)                                      \
-					broken("wrong number");                    \
-			}                                                          \
-			if (side->id && !(batch))                                  \
-				while (!impl##_send(side, i, size, batch))         \
-					relax();                                   \
-			if (!side->id && !(batch))                                 \
-				samples[i - 1] = ticks() - start;                  \
+		uint64_t warm = count / 8;                                         \
+		if (!side->id) {                                                   \
+			RING_STREAM_PART(impl##_send, size, batch, 1, count);      \
+			return;                                                    \
 		}                                                                  \
-		kvr_ring_commit(&side->out); /* the rest of a batch */             \
+		RING_STREAM_PART(impl##_receive, size, batch, 1, warm);            \
+		side->s->first = ticks();                                          \
+		RING_STREAM_PART(impl##_receive, size, batch, warm + 1, count);    \
+		side->s->last = ticks();                                           \
+		side->s->streamed = count - warm;                                  \
 	}
-
-PLAY(play_floor, floor, 8, 0)
-PLAY(play_kvr, kvr, 32, 0)
-PLAY(play_kvr_48, kvr, 48, 1)
-PLAY(play_kvr_48_batch, kvr, 48, BATCH)
-PLAY(play_kvr_64, kvr, 64, 1)
-PLAY(play_kvr_64_batch, kvr, 64, BATCH)
-#if HAVE_CK
-PLAY(play_ck, ck, 32, 0)
-PLAY(play_ck_48, ck, 48, 1)
-#endif
 
 #endif
