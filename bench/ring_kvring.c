@@ -46,18 +46,17 @@ INLINE uint64_t kvring_send(struct ring_side *side, uint64_t i, uint64_t want, u
 {
 	struct kvr_ring_writer *w = &writers[side->id];
 	uint64_t n;
-	void *to;
 	int err;
 
 	for (n = 0; n < want; n++) {
-		err = kvr_ring_reserve(w, entry_of(i + n, size), size, &to);
+		err = (want == 1 ? kvr_ring_write : kvr_ring_put)(
+			w, entry_of(i + n, size), source_of(side, i + n, size) + 1, size);
 		if (err == -EAGAIN)
 			break;
 		if (err)
-			ring_broken("kvring", "reserve");
-		memcpy(to, source_of(side, i + n, size) + 1, size);
+			ring_broken("kvring", "put");
 	}
-	if (n)
+	if (n && want > 1)
 		kvr_ring_commit(w);
 	return n;
 }

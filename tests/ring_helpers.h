@@ -55,17 +55,48 @@ static inline uint8_t ring_byte(uint32_t seq, uint32_t i)
 	return (uint8_t)(seq * 31 + i * 7 + (i >> 8));
 }
 
-/* Reserves the next message and fills it. */
-static inline int ring_put(struct test_ring *t, uint32_t len)
+/* How a message gets into the ring; the first two still have to be committed. */
+enum ring_way { RING_RESERVE, RING_PUT, RING_WRITE };
+#define RING_COPY_MAX 4096u
+
+/* The next message from `data`. */
+static inline int ring_send(struct test_ring *t, enum ring_way way, const void *data, uint32_t len)
 {
 	void *payload;
-	int err = kvr_ring_reserve(&t->w, t->put * 5, len, &payload);
-	uint32_t i;
+	int err;
 
-	if (err)
-		return err;
+	if (way == RING_WRITE) {
+		err = kvr_ring_write(&t->w, t->put * 5, data, len);
+	} else if (way == RING_PUT) {
+		err = kvr_ring_put(&t->w, t->put * 5, data, len);
+	} else {
+		err = kvr_ring_reserve(&t->w, t->put * 5, len, &payload);
+		if (!err && len)
+			memcpy(payload, data, len);
+	}
+	if (!err)
+		t->put++;
+	return err;
+}
+
+/* The next message, every second one without a copy (and those that are too long for one). */
+static inline int ring_put(struct test_ring *t, uint32_t len)
+{
+	uint8_t data[RING_COPY_MAX], *bytes = data;
+	uint32_t i;
+	void *payload;
+	int err;
+
+	if (t->put % 2 || len > sizeof(data)) {
+		err = kvr_ring_reserve(&t->w, t->put * 5, len, &payload);
+		if (err)
+			return err;
+		bytes = payload;
+	}
 	for (i = 0; i < len; i++)
-		((uint8_t *)payload)[i] = ring_byte(t->put, i);
+		bytes[i] = ring_byte(t->put, i);
+	if (bytes == data)
+		return ring_send(t, RING_PUT, data, len);
 	t->put++;
 	return 0;
 }
@@ -74,24 +105,27 @@ static inline int ring_put(struct test_ring *t, uint32_t len)
  * The same with a payload full of commit words: each cell of it seems to start a message at that
  * cell's position plus `ahead`.
  */
-static inline int ring_put_words(struct test_ring *t, uint32_t len, uint64_t ahead)
+static inline int ring_send_words(struct test_ring *t, enum ring_way way, uint32_t len,
+				  uint64_t ahead)
 {
-	uint64_t words[2], pos;
+	uint64_t words[2], cells = (16 + len + 63) / 64, pos = t->w.pos;
+	uint8_t data[RING_COPY_MAX];
 	uint32_t i;
-	void *payload;
-	int err = kvr_ring_reserve(&t->w, t->put * 5, len, &payload);
 
-	if (err)
-		return err;
-	pos = t->w.pos - (16 + len + 63) / 64;
-	memset(payload, 0xee, len);
-	for (i = 48; i + 16 <= len; i += 64) {
+	if (pos % t->w.capacity + cells > t->w.capacity) /* it will start the next lap */
+		pos += t->w.capacity - pos % t->w.capacity;
+	memset(data, 0xee, sizeof(data));
+	for (i = 48; i + 8 <= len; i += 64) {
 		words[0] = (++pos + ahead) << 32 | 1u << 31 | 8;
 		words[1] = (uint64_t)(t->put + 1) << 32;
-		memcpy((uint8_t *)payload + i, words, sizeof(words));
+		memcpy(data + i, words, i + 16 <= len ? 16 : 8);
 	}
-	t->put++;
-	return 0;
+	return ring_send(t, way, data, len);
+}
+
+static inline int ring_put_words(struct test_ring *t, uint32_t len, uint64_t ahead)
+{
+	return ring_send_words(t, t->put % 2 ? RING_RESERVE : RING_PUT, len, ahead);
 }
 
 /* Peeks the next message without a look at its bytes. 1, 0 when there is none, or an error. */

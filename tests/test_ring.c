@@ -106,13 +106,13 @@ START_TEST(test_message_over_the_maximum_is_refused)
 }
 END_TEST
 
-START_TEST(test_full_ring_keeps_one_cell_free)
+START_TEST(test_full_ring_holds_every_cell)
 {
 	struct test_ring t;
 	int i;
 
 	ring_open(&t, SMALL, start_of(_i, SMALL));
-	for (i = 0; i < 15; i++) {
+	for (i = 0; i < 16; i++) {
 		ck_assert_int_eq(ring_put(&t, 8), 0);
 		kvr_ring_commit(&t.w);
 	}
@@ -128,7 +128,16 @@ START_TEST(test_full_ring_keeps_one_cell_free)
 		ck_assert_int_eq(ring_put(&t, 8), 0);
 	ck_assert_int_eq(ring_put(&t, 8), -EAGAIN);
 	kvr_ring_commit(&t.w);
-	for (i = 0; i < 15; i++)
+	for (i = 0; i < 16; i++)
+		ck_assert_int_eq(ring_take(&t, 8), 1);
+	kvr_ring_release(&t.r);
+	ck_assert_int_eq(ring_take(&t, 8), 0);
+	for (i = 0; i < 16; i++) /* all of it as one batch */
+		ck_assert_int_eq(ring_put(&t, 8), 0);
+	ck_assert_int_eq(ring_put(&t, 8), -EAGAIN);
+	ck_assert_int_eq(ring_take(&t, 8), 0);
+	kvr_ring_commit(&t.w);
+	for (i = 0; i < 16; i++)
 		ck_assert_int_eq(ring_take(&t, 8), 1);
 	ck_assert_int_eq(ring_take(&t, 8), 0);
 	ring_close(&t);
@@ -305,6 +314,107 @@ START_TEST(test_payload_that_looks_like_commit_words_is_harmless)
 }
 END_TEST
 
+/* The same, each message written alone: the ways of one cell, of two, and of more. */
+START_TEST(test_payload_that_looks_like_commit_words_is_harmless_written_alone)
+{
+	const uint32_t bytes = _i & 1 ? SMALL : 4096;
+	uint64_t x = test_seed();
+	struct test_ring t;
+	uint32_t i, len;
+
+	ring_open(&t, bytes, start_of(_i / 2, bytes));
+	for (i = 0; i < (SLOW ? 5000 : 20000); i++) {
+		len = test_random(&x) % (kvr_ring_max_payload(bytes) + 1);
+		MUST(ring_send_words(&t, RING_WRITE, len, t.w.capacity * (test_random(&x) % 3)), 0);
+		if (ring_take_any(&t, len) != 1)
+			ck_abort_msg("round %u: the message is missing or wrong", i);
+		if (ring_take_any(&t, 0))
+			ck_abort_msg("round %u: a message that nobody wrote", i);
+		kvr_ring_release(&t.r);
+	}
+	ring_close(&t);
+}
+END_TEST
+
+START_TEST(test_every_length_arrives_written_alone)
+{
+	uint32_t bytes = SMALL << (2 * _i), len, got, i;
+	uint8_t data[RING_COPY_MAX];
+	struct test_ring t;
+
+	ring_open(&t, bytes, 0);
+	for (len = 0; len <= kvr_ring_max_payload(bytes); len++) {
+		for (i = 0; i < len; i++)
+			data[i] = ring_byte(t.put, i);
+		MUST(ring_send(&t, RING_WRITE, data, len), 0);
+		MUST(ring_take_whole(&t, &got), 1);
+		MUST((int)got, (int)len);
+		MUST(ring_take(&t, 0), 0);
+		kvr_ring_release(&t.r);
+	}
+	MUST(kvr_ring_write(&t.w, 1, data, len), -EMSGSIZE);
+	MUST(kvr_ring_put(&t.w, 1, data, len), -EMSGSIZE);
+	MUST(kvr_ring_write(&t.w, 1, NULL, 0), 0);
+	ring_close(&t);
+}
+END_TEST
+
+/* A stream makes the reader look at the control line: nothing of it may be late or twice. */
+START_TEST(test_stream_of_one_thread_is_seen_at_once)
+{
+	struct kvr_ring_msg m;
+	struct test_ring t;
+	uint32_t i;
+
+	ring_open(&t, 4096, start_of(_i, 4096));
+	for (i = 0; i < 1000; i++) {
+		MUST(ring_put(&t, i % 100), 0);
+		kvr_ring_commit(&t.w);
+		MUST(ring_take(&t, i % 100), 1);
+		kvr_ring_release(&t.r);
+		if (i % 100 > 90)
+			MUST(kvr_ring_peek(&t.r, &m), 0);
+	}
+	for (i = 0; i < 40; i++)
+		MUST(ring_put(&t, 8), 0);
+	kvr_ring_commit(&t.w);
+	for (i = 0; i < 40; i++)
+		MUST(ring_take(&t, 8), 1);
+	kvr_ring_release(&t.r);
+	for (i = 0; i < 10; i++) /* and an end of the stream is none of the messages */
+		MUST(ring_take(&t, 8), 0);
+	MUST(ring_put(&t, 8), 0);
+	kvr_ring_commit(&t.w);
+	MUST(ring_take(&t, 8), 1);
+	ring_close(&t);
+}
+END_TEST
+
+/* A control line that lies, or that stands still since its writer died: the messages still come. */
+START_TEST(test_control_line_is_but_a_hint)
+{
+	uint64_t x = test_seed(), *ctl;
+	struct test_ring t;
+	uint32_t i, missed;
+
+	ring_open(&t, 4096, start_of(_i, 4096));
+	ctl = (uint64_t *)(void *)t.mem;
+	for (i = 0; i < 2000; i++) {
+		MUST(ring_put(&t, 8), 0);
+		kvr_ring_commit(&t.w);
+		if (i % 3 == 0)
+			*ctl = (uint64_t)test_random(&x) << 32 | test_random(&x);
+		else if (i % 3 == 1)
+			*ctl = t.r.pos << 32 | t.r.seq; /* nothing new, it says */
+		for (missed = 0; ring_take(&t, 8) != 1; missed++)
+			if (missed == 5)
+				ck_abort_msg("round %u: the message does not come", i);
+		kvr_ring_release(&t.r);
+	}
+	ring_close(&t);
+}
+END_TEST
+
 /* What both sides did, in numbers of messages: done <= taken <= committed <= put. */
 struct model {
 	struct test_ring t;
@@ -452,8 +562,9 @@ START_TEST(test_word_of_another_position_is_no_message)
 END_TEST
 
 /* Padding in front of nothing, or of more padding, which a writer never leaves behind. */
-START_TEST(test_lone_padding_is_not_consumed)
+START_TEST(test_lone_padding_is_refused)
 {
+	const uint64_t behind = _i ? 16ull << 32 | 3u << 30 | 48 : 0;
 	struct kvr_ring_msg m;
 	struct test_ring t;
 	uint64_t *last, *first, i;
@@ -467,12 +578,10 @@ START_TEST(test_lone_padding_is_not_consumed)
 	kvr_ring_release(&t.r);
 	first = (uint64_t *)(void *)(t.mem + KVR_RING_CTL);
 	last = first + 15 * 8;
-	first[0] = 0;
+	first[0] = behind;
 	last[0] = 15ull << 32 | 3u << 30 | 48;
-	ck_assert_int_eq(kvr_ring_peek(&t.r, &m), 0);
-	ck_assert_uint_eq(t.r.pos, 15);
-	first[0] = 16ull << 32 | 3u << 30 | 48;
 	ck_assert_int_eq(kvr_ring_peek(&t.r, &m), -EBADMSG);
+	ck_assert_uint_eq(t.r.pos, 15);
 	ring_close(&t);
 }
 END_TEST
@@ -545,20 +654,25 @@ static Suite *make_suite(void)
 	tcase_add_test(t, test_init_rejects_bad_arguments);
 	tcase_add_loop_test(t, test_every_length_arrives, 0, 4);
 	tcase_add_test(t, test_message_over_the_maximum_is_refused);
-	tcase_add_loop_test(t, test_full_ring_keeps_one_cell_free, 0, STARTS);
+	tcase_add_loop_test(t, test_full_ring_holds_every_cell, 0, STARTS);
 	tcase_add_loop_test(t, test_cursor_is_shown_when_idle, 0, STARTS);
 	tcase_add_loop_test(t, test_message_that_does_not_fit_the_end_goes_to_the_start, 0, STARTS);
 	tcase_add_test(t, test_batch_becomes_visible_at_once);
 	tcase_add_test(t, test_rewind_brings_the_same_messages_again);
 	tcase_add_loop_test(t, test_aborted_batch_is_never_seen, 0, 16);
 	tcase_add_loop_test(t, test_payload_that_looks_like_commit_words_is_harmless, 0, STARTS);
+	tcase_add_loop_test(t, test_payload_that_looks_like_commit_words_is_harmless_written_alone,
+			    0, 2 * STARTS);
+	tcase_add_loop_test(t, test_every_length_arrives_written_alone, 0, 3);
+	tcase_add_loop_test(t, test_stream_of_one_thread_is_seen_at_once, 0, STARTS);
 	tcase_add_loop_test(t, test_random_calls_agree_with_a_queue, 0, 2 * STARTS);
 	suite_add_tcase(s, t);
 	t = tcase_create("broken peer");
 	tcase_add_test(t, test_word_of_another_position_is_no_message);
+	tcase_add_loop_test(t, test_control_line_is_but_a_hint, 0, STARTS);
 	tcase_add_loop_test(t, test_impossible_message_is_refused_for_good, 0,
 			    (int)(sizeof(impossible) / sizeof(impossible[0])));
-	tcase_add_test(t, test_lone_padding_is_not_consumed);
+	tcase_add_loop_test(t, test_lone_padding_is_refused, 0, 2);
 	tcase_add_test(t, test_random_cells_never_lead_outside);
 	tcase_add_loop_test(t, test_impossible_cursor_is_refused_for_good, 0, 8 * STARTS);
 	suite_add_tcase(s, t);

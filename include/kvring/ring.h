@@ -9,7 +9,7 @@
  * means that nothing is there yet. So nobody clears cells.
  *
  * Payload bytes of an earlier lap could look like a commit word. The writer makes sure that they
- * never do where the reader looks next: see lib/ring.c. Hence one cell is always kept free.
+ * never do where the reader looks next: see lib/ring.c.
  *
  *   byte  size  field      writer  meaning
  *      0     8  commit     W       bits 63..32 position (in cells) mod 2^32; bit 31 always 1;
@@ -19,8 +19,8 @@
  *     16     n  payload    W
  *
  * The control line in front of the cells begins with one word: bits 63..32 cells published, bits
- * 31..0 messages published, each mod 2^32. It is for inspectors alone; the reader never looks at
- * it. The reader's cursor lies in memory of the reader's, so that each page has one writer.
+ * 31..0 messages published, each mod 2^32. It is for inspectors, and a hint to the reader of a
+ * stream. The reader's cursor lies in memory of the reader's, so that each page has one writer.
  *
  * Order. Each access below is paired with its partner:
  *
@@ -30,8 +30,9 @@
  *      without it: the writer overwrites bytes that the reader is still reading
  *
  * What the writer stores beside the commit word of a batch's first message needs no order of its
- * own: P1 publishes it. All calls are wait-free. One thread at a time may use a writer, one a
- * reader.
+ * own: P1 publishes it. All calls are wait-free; a peek in a stream (32 messages one after another)
+ * may stay for about a microsecond, so that the writer gets ahead. One thread at a time may use a
+ * writer, one a reader.
  */
 #ifndef KVRING_RING_H
 #define KVRING_RING_H
@@ -74,13 +75,15 @@ struct kvr_ring_reader {
 	const uint8_t *cells;
 	uint64_t capacity;
 	uint64_t pos;	   /* next cell to peek */
-	uint64_t idle;	   /* where the last peek found nothing */
+	uint64_t gate;	   /* in a stream: look at the control line when `pos` gets here */
 	uint64_t released; /* cells given back by the caller */
 	uint64_t shown;	   /* what the writer was told (C2): at most a quarter behind */
 	struct kvr_ring_cursor *cursor;
 	uint32_t seq; /* expected of the next message */
 	uint32_t released_seq;
+	uint32_t idle;	/* number of the message that was not there at the last look at a cell */
 	uint32_t limit; /* one more than the longest message; 0 after an error */
+	uint32_t few;	/* looks at the control line in a row that found few */
 	int error;	/* sticky -EBADMSG */
 };
 
@@ -114,11 +117,16 @@ KVR_API int kvr_ring_reader_init(struct kvr_ring_reader *r, const void *mem, uin
  */
 KVR_API int kvr_ring_reserve(struct kvr_ring_writer *w, uint32_t tag, uint32_t len,
 			     void **ret_payload);
-/* Publishes everything reserved since the last commit. No-op when nothing is. */
+/*
+ * The same with a copy of the payload: faster than to fill in what was reserved, unless the payload
+ * is made right there. `data` may be anything when len is 0.
+ */
+KVR_API int kvr_ring_put(struct kvr_ring_writer *w, uint32_t tag, const void *data, uint32_t len);
+/* Publishes everything reserved or put since the last commit. No-op when nothing is. */
 KVR_API void kvr_ring_commit(struct kvr_ring_writer *w);
-/* Forgets everything reserved since the last commit; the reader never sees it. */
+/* Forgets everything reserved or put since the last commit; the reader never sees it. */
 KVR_API void kvr_ring_abort(struct kvr_ring_writer *w);
-/* reserve, copy, commit. */
+/* put and commit. */
 KVR_API int kvr_ring_write(struct kvr_ring_writer *w, uint32_t tag, const void *data, uint32_t len);
 
 /*
