@@ -74,6 +74,16 @@ T_PY       := $(call chosen,tests/test_,.py)
 T_STRESS   := $(call chosen,tests/stress_,.c)
 T_BENCH    := $(call chosen,bench/bench_,.c)
 
+# Fuzz targets; and the tests of another machine, with a stand-in for Check.
+FUZZ_SRC     := $(wildcard tests/fuzz/fuzz_*.c)
+T_FUZZ       := $(call chosen,tests/fuzz/fuzz_,.c)
+FUZZ_CC      ?= clang
+FUZZ_SECONDS := 60
+ARM64        ?= aarch64-linux-gnu-
+QEMU         ?= qemu-aarch64
+ARM64_SKIP   := $(shell sed -n 's/^\([a-z_]*\):.*/\1/p' tests/arm64/skip)
+ARM64_TEST   := $(filter-out $(ARM64_SKIP:%=tests/test_%.c),$(T_TEST))
+
 # Goals that must be over before anything is compiled, in whatever order and with whatever -j.
 FIRST := $(filter deps clean,$(MAKECMDGOALS))
 
@@ -86,11 +96,13 @@ quote = '$(subst ','\'',$(1))'
 .DEFAULT_GOAL := all
 .SECONDARY:
 .DELETE_ON_ERROR:
-.PHONY: all everything deps deps-ci run check check-asan check-tsan check-install bench stress \
-	lint format install uninstall clean help FORCE
+.PHONY: all everything deps deps-ci run check check-asan check-tsan check-install check-arm64 \
+	check-arm64-run bench stress fuzz fuzz-run lint format install uninstall clean help FORCE
 
 all: $(STATIC) $(SHARED) $(TOOL_BIN)         ## the library (static, shared) and the tools
 everything: all $(TEST_BIN) $(STRESS_BIN) $(BENCH_BIN) ## also tests, stress programs and benches
+
+everything: $(call objs,$(FUZZ_SRC) tests/arm64/check.c) # these compile everywhere
 
 # Flags that changed rebuild everything: no stale mixture in one directory.
 $(B)/flags: INC := # not that of the object that asks first
@@ -103,7 +115,7 @@ $(B)/flags: FORCE | $(FIRST)
 # lib/sched.h and others must not shadow the system's <sched.h>.
 $(B)/lib/%.o: INC = -iquote lib
 $(B)/tests/%.o: INC = -iquote lib -iquote tests $(CHK_CF)
-ALL_OBJ := $(call objs,$(wildcard lib/*.c tests/*.c tools/*.c bench/*.c))
+ALL_OBJ := $(call objs,$(wildcard lib/*.c tests/*.c tests/*/*.c tools/*.c bench/*.c))
 $(ALL_OBJ): $(B)/%.o: %.c $(B)/flags | $(FIRST)
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D)
@@ -138,6 +150,21 @@ $(TEST_BIN) $(STRESS_BIN): %: %.o $(TEST_OBJ) $(STATIC)
 	$(call say,LD,$@)
 	$(Q)$(LINK) -o $@ $< $(TEST_OBJ) $(STATIC) $(CHK_LD) $(LIBS)
 
+$(FUZZ_SRC:%.c=$(B)/%): %: %.o $(STATIC)
+	$(call say,LD,$@)
+	$(Q)$(LINK) -fsanitize=fuzzer -o $@ $< $(STATIC) $(LIBS)
+
+# From an archive, so that helpers are linked where they are used: some need libraries that are not
+# there for the other machine.
+$(B)/libtests.a: $(TEST_OBJ)
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+ARM64_ELF := $(ARM64_TEST:tests/%.c=$(B)/qemu/%.elf)
+$(ARM64_ELF): $(B)/qemu/%.elf: $(B)/tests/%.o $(B)/tests/arm64/check.o $(B)/libtests.a $(STATIC)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $^ -lrt -lm
+
 # --- what to do with it ------------------------------------------------------------------------
 run: $(B)/kv-replay                          ## the main job: kv-replay $(ARGS)
 	$(Q)$(B)/kv-replay $(ARGS)
@@ -156,18 +183,34 @@ check-asan: | $(FIRST)                       ## the same with address and undefi
 	+$(Q)$(SUBMAKE) B=$(B)/asan SAN=address,undefined T=$(call quote,$(T)) check
 check-tsan: | $(FIRST)                       ## the same with the thread sanitizer
 	+$(Q)$(SUBMAKE) B=$(B)/tsan SAN=thread T=$(call quote,$(T)) check
+check-arm64: | $(FIRST)                      ## some tests, built for arm64, under qemu-user
+	+$(Q)if CC=$(ARM64)gcc QEMU=$(QEMU) sh tests/arm64/run.sh can; then \
+		$(SUBMAKE) B=$(B)/arm64 T=$(call quote,$(T)) CC=$(ARM64)gcc AR=$(ARM64)ar \
+			WERROR=-Werror CPPFLAGS='-isystem tests/arm64' LDFLAGS=-static \
+			DEP_CF= CHK_CF= check-arm64-run; fi
+check-arm64-run: $(ALL_OBJ) $(ARM64_ELF)     # everything compiles; some of it can be linked
+	$(Q)$(RUNENV) QEMU=$(QEMU) sh tests/arm64/run.sh $(T_TEST:tests/test_%.c=%)
 check-install: all                           ## install to a scratch root, use it, uninstall
 	$(Q)CC=$(call quote,$(CC)) B=$(call quote,$(B)) sh tests/install.sh
 stress: all $(T_STRESS:%.c=$(B)/%)           ## long seeded runs; T=store SEED=1 ROUNDS=100
 	@$(if $(T_STRESS),,echo "make: no tests/stress_NAME.c for T='$(T)'")
 	$(Q)$(RUNENV) SEED=$(SEED) ROUNDS=$(ROUNDS) STRESS=1 sh tests/run.sh $(T_STRESS:%.c=$(B)/%)
+fuzz: | $(FIRST)                             ## each target FUZZ_SECONDS=60 long; T=ring
+	@$(if $(T_FUZZ),,echo "make: no tests/fuzz/fuzz_NAME.c for T='$(T)'" >&2; exit 1)
+	+$(Q)if CC=$(call quote,$(FUZZ_CC)) sh tests/fuzz/run.sh can; then \
+		$(SUBMAKE) B=$(B)/fuzz T=$(call quote,$(T)) CC=$(call quote,$(FUZZ_CC)) \
+			SAN=fuzzer-no-link,address,undefined fuzz-run; fi
+fuzz-run: $(T_FUZZ:%.c=$(B)/%)
+	$(Q)$(RUNENV) FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_ARGS=$(call quote,$(FUZZ_ARGS)) \
+		sh tests/fuzz/run.sh $^
 T_BENCH_BIN := $(subst _,-,$(T_BENCH:bench/%.c=$(B)/%))
 bench: $(T_BENCH_BIN)                        ## every benchmark in turn; T=ring chooses
 	$(Q)sh bench/run.sh $(T_BENCH_BIN)
 lint: $(SHARED)                              ## layers, order letters, exports, headers, lengths
 	$(Q)CC=$(call quote,$(CC)) SHARED=$(call quote,$(SHARED)) sh tests/lint.sh
 format:                                      ## clang-format 14 in place
-	clang-format -i $(wildcard include/*.h include/*/*.h lib/*.[ch] t*/*.[ch] bench/*.[ch]*)
+	clang-format -i $(wildcard include/*.h include/*/*.h lib/*.[ch] t*/*.[ch] t*/*/*.[ch]* \
+		bench/*.[ch]*)
 
 # --- packages: Debian 12 names. deps is enough for run and check; deps-ci adds what .ci/run uses -
 PACKAGES    := gcc libc6-dev pkg-config liburing-dev libnuma-dev libxxhash-dev check \
@@ -226,8 +269,9 @@ uninstall:                                   ## removes exactly what install put
 clean:                                       ## removes the build directory
 	rm -rf $(B)
 help:                                        ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t18
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t18
 	@echo "Variables: V=1 B=dir T ARGS SEED ROUNDS WERROR=-Werror CC CFLAGS CPPFLAGS LDFLAGS"
+	@echo "           FUZZ_SECONDS FUZZ_ARGS FUZZ_CC ARM64=aarch64-linux-gnu- QEMU=qemu-aarch64"
 	@echo "           PREFIX LIBDIR INCLUDEDIR BINDIR DESTDIR"
 
--include $(wildcard $(B)/*/*.d)
+-include $(wildcard $(B)/*/*.d $(B)/tests/*/*.d)
