@@ -73,6 +73,7 @@ T_TEST     := $(call chosen,tests/test_,.c)
 T_PY       := $(call chosen,tests/test_,.py)
 T_STRESS   := $(call chosen,tests/stress_,.c)
 T_BENCH    := $(call chosen,bench/bench_,.c)
+T_MODEL    := $(call chosen,tests/model/,.sh)
 
 # Fuzz targets; and the tests of another machine, with a stand-in for Check.
 FUZZ_SRC     := $(wildcard tests/fuzz/fuzz_*.c)
@@ -97,7 +98,7 @@ quote = '$(subst ','\'',$(1))'
 .SECONDARY:
 .DELETE_ON_ERROR:
 .PHONY: all everything deps deps-ci run check check-asan check-tsan check-install check-arm64 \
-	check-arm64-run bench stress fuzz fuzz-run lint format install uninstall clean help FORCE
+	check-arm64-run bench stress fuzz fuzz-run model lint format install uninstall clean help FORCE
 
 all: $(STATIC) $(SHARED) $(TOOL_BIN)         ## the library (static, shared) and the tools
 everything: all $(TEST_BIN) $(STRESS_BIN) $(BENCH_BIN) ## also tests, stress programs and benches
@@ -206,6 +207,10 @@ fuzz-run: $(T_FUZZ:%.c=$(B)/%)
 T_BENCH_BIN := $(subst _,-,$(T_BENCH:bench/%.c=$(B)/%))
 bench: $(T_BENCH_BIN)                        ## every benchmark in turn; T=ring chooses
 	$(Q)sh bench/run.sh $(T_BENCH_BIN)
+model:                                       ## memory order and waiting, by model checkers; T=ring
+	@$(if $(T_MODEL),,echo "make: no tests/model/NAME.sh for T='$(T)'" >&2; exit 1)
+	$(Q)failed=0; for s in $(T_MODEL); do \
+		B=$(call quote,$(B)) CC=$(call quote,$(CC)) sh $$s || failed=1; done; exit $$failed
 lint: $(SHARED)                              ## layers, order letters, exports, headers, lengths
 	$(Q)CC=$(call quote,$(CC)) SHARED=$(call quote,$(SHARED)) sh tests/lint.sh
 format:                                      ## clang-format 14 in place
