@@ -98,7 +98,8 @@ quote = '$(subst ','\'',$(1))'
 .SECONDARY:
 .DELETE_ON_ERROR:
 .PHONY: all everything deps deps-ci run check check-asan check-tsan check-install check-arm64 \
-	check-arm64-run bench stress fuzz fuzz-run model lint format install uninstall clean help FORCE
+	check-arm64-run bench stress fuzz fuzz-run model lint format install uninstall clean \
+	help FORCE
 
 all: $(STATIC) $(SHARED) $(TOOL_BIN)         ## the library (static, shared) and the tools
 everything: all $(TEST_BIN) $(STRESS_BIN) $(BENCH_BIN) ## also tests, stress programs and benches
@@ -220,7 +221,8 @@ format:                                      ## clang-format 14 in place
 # --- packages: Debian 12 names. deps is enough for run and check; deps-ci adds what .ci/run uses -
 PACKAGES    := gcc libc6-dev pkg-config liburing-dev libnuma-dev libxxhash-dev check \
                libsubunit-dev python3
-PACKAGES_CI := g++ clang clang-format clang-tidy shellcheck
+PACKAGES_CI := g++ clang clang-format clang-tidy shellcheck libclang-rt-dev relacy-dev spin \
+               gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libck-dev libboost-dev
 APT := apt-get install -q -y --no-install-recommends
 define apt
 @missing=; \
@@ -245,7 +247,8 @@ echo "deps: installing$$missing"; \
 $$as apt-get update -q; $$as env DEBIAN_FRONTEND=noninteractive $(APT)$$missing
 endef
 NEED    := gcc, libc headers, pkg-config, liburing, libnuma, xxhash, check, subunit, python3
-NEED_CI := g++, clang, clang-format, clang-tidy, shellcheck
+NEED_CI := g++, clang and its run-time libraries, clang-format, clang-tidy, shellcheck, \
+           relacy, spin, gcc for arm64, qemu-user, ck, boost
 deps:                                        ## installs what is missing for run and check (apt)
 	$(call apt,$(PACKAGES),$(NEED))
 deps-ci: | $(filter deps,$(FIRST))           ## also what lint and .ci/run use (g++, clang tools)

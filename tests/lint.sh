@@ -19,7 +19,8 @@ existing() {
 }
 lib=$(existing lib/*.c lib/*.h)
 public=$(existing include/kvring/*.h)
-code="$lib $(existing include/*.h) $public $(existing tools/*.[ch] bench/*.[ch] tests/*.[ch])"
+code="$lib $(existing include/*.h) $public $(existing tools/*.[ch] bench/*.[ch] bench/*.cc)"
+code="$code $(existing tests/*.[ch] tests/*/*.[ch] tests/*/*.cpp)"
 scripts=$(existing tests/*.sh tests/*/*.sh bench/*.sh .ci/run)
 prose=$(existing ./*.md ./*/*.md)
 written="$code $scripts Makefile $(existing tests/*.py bench/*.py tools/*.py)"

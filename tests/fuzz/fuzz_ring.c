@@ -42,6 +42,7 @@ struct ring {
 	uint64_t next, released; /* the reader's */
 	uint32_t taken, released_taken;
 	int writer_dead, reader_dead;
+	uint32_t hidden; /* peeks in a row that missed a message */
 };
 
 static uint64_t index_of(const struct ring *g, uint64_t pos)
@@ -208,6 +209,8 @@ static int peek_expected(const struct ring *g, uint64_t *ret_pos)
 	    to_end(g, pos) < g->capacity / 8) {
 		pos += to_end(g, pos);
 		word = word_at(g, pos);
+		if (!at_position(word, pos))
+			return -EBADMSG;
 	}
 	if (!at_position(word, pos))
 		return 0;
@@ -231,7 +234,7 @@ static void check_message(const struct ring *g, const struct kvr_ring_msg *m, ui
 	must(data == from + index_of(g, pos) * CELL + HEADER);
 	memcpy(header, (const uint8_t *)m->data - HEADER, sizeof(header));
 	must(m->len == (header[0] & (VALID - 1)) && header[1] == (uint32_t)pos);
-	must(m->tag == header[2] && m->seq == header[3] && m->seq == g->taken && !m->reserved);
+	must(m->tag == header[2] && m->seq == header[3] && m->seq == g->taken);
 }
 
 /* Returns what peek returned; *ret_sum is of the payload. */
@@ -240,11 +243,14 @@ static int reader_peek(struct ring *g, uint64_t *ret_sum)
 	const struct kvr_ring_msg untouched = { .data = g, .len = 0x5a5a5a5a, .seq = 0xa5a5a5a5 };
 	struct kvr_ring_msg m = untouched;
 	uint64_t pos = 0, shown = g->cursor->pos;
+	int gate = g->r.gate == g->next;
 	int expected = peek_expected(g, &pos), rc = kvr_ring_peek(&g->r, &m);
 
 	if (rc == 1) /* before the verdict: of bytes outside, the address sanitizer says more */
 		*ret_sum = bytes_sum(m.data, m.len);
-	must(rc == expected);
+	/* In a stream a control line that lies can hide a message, but not for long. */
+	g->hidden = rc == expected ? 0 : g->hidden + 1;
+	must(rc == expected || (!rc && gate && g->hidden < 4));
 	if (rc == 1) {
 		check_message(g, &m, pos);
 		g->next = pos + cells_of(m.len);
@@ -368,7 +374,7 @@ static int reserve_expected(const struct ring *g, uint32_t len, uint64_t need)
 		return -EBADMSG;
 	if (len > g->max)
 		return -EMSGSIZE;
-	return g->pos + need + 1 - g->cursor->pos > g->capacity ? -EAGAIN : 0;
+	return g->pos + need - g->cursor->pos > g->capacity ? -EAGAIN : 0;
 }
 
 /* After a call that put a message at `pos`, or returned an error. */
@@ -379,7 +385,7 @@ static void writer_after(struct ring *g, int rc, uint64_t pos, uint32_t len, uin
 	if (!rc) {
 		g->pos = pos + cells_of(len);
 		g->put++;
-		must(g->pos - g->w.reader < g->capacity);
+		must(g->pos - g->w.reader <= g->capacity);
 	} else {
 		must(rc == -EAGAIN || rc == -EBADMSG || rc == -EMSGSIZE);
 	}
@@ -410,8 +416,8 @@ static void writer_reserve(struct ring *g, uint32_t len, uint64_t pos, int expec
 	writer_after(g, rc, pos, len, known);
 }
 
-/* Publishes what was reserved before, too, but not when it fails. */
-static void writer_write(struct ring *g, uint32_t len, uint64_t pos, int expected)
+/* kvr_ring_write publishes what was reserved before, too, but not when it fails. */
+static void writer_copy(struct ring *g, int alone, uint32_t len, uint64_t pos, int expected)
 {
 	uint64_t known = g->w.reader;
 	uint8_t *data = malloc(len <= g->max ? len : 1);
@@ -420,12 +426,12 @@ static void writer_write(struct ring *g, uint32_t len, uint64_t pos, int expecte
 	must(data);
 	if (len <= g->max)
 		payload_fill(g, data, len, pos);
-	rc = kvr_ring_write(&g->w, script_u8(g->s), data, len);
+	rc = (alone ? kvr_ring_write : kvr_ring_put)(&g->w, script_u8(g->s), data, len);
 	must(rc == expected || expected > 0);
 	if (!rc)
 		g->sums[g->put % SUMS] = bytes_sum(data, len);
 	writer_after(g, rc, pos, len, known);
-	if (!rc) {
+	if (!rc && alone) {
 		g->published = g->pos;
 		g->committed = g->put;
 	}
@@ -437,25 +443,27 @@ static void writer_put(struct ring *g)
 	uint32_t len = any_len(g);
 	uint64_t pos = g->pos;
 	int expected = 1; /* nobody can tell */
+	uint8_t how;
 
 	if (cells_of(len) > to_end(g, pos))
 		pos += to_end(g, pos);
 	if (!g->cursor_lied || g->writer_dead || len > g->max)
 		expected = reserve_expected(g, len, pos + cells_of(len) - g->pos);
-	if (script_u8(g->s) % 4)
+	how = script_u8(g->s) % 4;
+	if (how < 2)
 		writer_reserve(g, len, pos, expected);
 	else
-		writer_write(g, len, pos, expected);
+		writer_copy(g, how == 2, len, pos, expected);
 }
 
 /* The invariant on top of lib/ring.c. */
 static void writer_check(const struct ring *g)
 {
-	uint64_t ctl[2];
+	uint64_t ctl;
 
 	must(!at_position(word_at(g, g->published), g->published));
-	memcpy(ctl, g->mem, sizeof(ctl));
-	must(ctl[0] == g->published && (uint32_t)ctl[1] == g->committed);
+	memcpy(&ctl, g->mem, sizeof(ctl));
+	must(ctl == (g->published << 32 | g->committed));
 }
 
 static void writer_step(struct ring *g)
