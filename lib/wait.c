@@ -27,9 +27,13 @@ _Static_assert(sizeof(struct kvr_bell) == KVR_LINE, "the bell has its own lines"
 #define SPIN_LOOKS 8u /* looks between two readings of the clock */
 /* A pause says little about the rate before and after it: it counts as this much. */
 #define GAP_MAX_NS (8u * SPIN_CAP_NS)
-/* A ringer may be between its publish and its xchg; it gets this long before it counts as silent.
+/*
+ * A ringer may be between its publish and its xchg; it gets this long before it counts as silent.
+ * In steps: a pause of the whole machine, or of a stopped process group, takes one of them away,
+ * not all.
  */
 #define GRACE_NS (10u * KVR_MS)
+#define GRACE_STEP_NS KVR_MS
 
 static void futex_wake_all(uint32_t *word)
 {
@@ -103,14 +107,24 @@ static int spin(struct kvr_waiter *w, int (*ready)(void *), void *arg, uint64_t 
 /*
  * The back-stop found the condition true. Was it a wake-up that never came? `parked` is 1 since
  * before the sleep, so whoever rings raises seq; it is enough to give a late ringer its time. A
- * deadline that comes first leaves the question open.
+ * deadline that comes first leaves the question open. A signal handler does not: the wait is over
+ * already, and returns what it found.
  */
 static int nobody_rang(struct kvr_bell *bell, uint32_t seen, uint64_t deadline_ns)
 {
-	uint64_t until = kvr_now() + GRACE_NS;
+	uint64_t now = kvr_now(), waited = 0, then;
 
-	return until < deadline_ns && futex_sleep(&bell->seq, seen, until) == ETIMEDOUT &&
-	       kvr_load_relaxed32(&bell->seq) == seen;
+	if (now + GRACE_NS >= deadline_ns)
+		return 0;
+	while (waited < GRACE_NS) {
+		futex_sleep(&bell->seq, seen, now + GRACE_STEP_NS);
+		if (kvr_load_relaxed32(&bell->seq) != seen)
+			return 0;
+		then = now;
+		now = kvr_now();
+		waited += kvr_min(now - then, GRACE_STEP_NS);
+	}
+	return 1;
 }
 
 /* One sleep, at most until the back-stop. 0: look at the time and go on. */

@@ -21,7 +21,13 @@
  *      seq does not fall asleep. Without it: that sleeper's 1 is gone and it sleeps on.
  *
  * A ringer pays a system call only when somebody sleeps. A back-stop wakes sleepers every 100 ms;
- * one that then finds its condition true and no ring within a grace time counts a lost wake.
+ * one that then finds its condition true, and no ring in 10 ms more, counts a lost wake: one for
+ * each sleep that nothing else ended. What the count cannot tell:
+ *
+ *   A ringer that is held up for longer than that between its publish and the end of its
+ *   kvr_bell_ring(), because it is stopped or has no CPU, looks like one that never rings. It may
+ *   count, once for each sleeper.
+ *   A dropped wake that another ring, a signal or the caller's deadline made up for is not seen.
  */
 #ifndef KVRING_WAIT_H
 #define KVRING_WAIT_H
