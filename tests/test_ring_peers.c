@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring between threads and between processes, and under an inspector's eyes. */
+/*
+ * The ring between threads and between processes, at the wraps of its positions, and under an
+ * inspector's eyes.
+ */
 #include "harness.h"
 
 #include <pthread.h>
@@ -8,10 +11,16 @@
 
 #include "kvring/ring.h"
 #include "ring_helpers.h"
+#include "ring_sides.h"
+#include "ring_traffic.h"
 
 #define BYTES 4096u
 #define CELLS (BYTES / KVR_RING_CELL)
 #define LONG_MS 20000u
+
+/* The second lap, or a part of it, crosses where a cursor or a commit word wraps. */
+static const uint64_t starts[] = { 0, (1ull << 32) - CELLS, 0 - (uint64_t)CELLS };
+#define STARTS 3
 
 /* Random sizes in batches, some of them aborted, until `count` messages are published. */
 static int write_many(struct test_ring *t, uint32_t count, uint64_t x)
@@ -77,7 +86,7 @@ START_TEST(test_two_threads)
 	void *failed;
 	pthread_t t;
 
-	ring_open(&w, BYTES, _i ? (1ull << 32) - CELLS : 0);
+	ring_open(&w, BYTES, starts[_i]);
 	r = w;
 	ck_assert_int_eq(pthread_create(&t, NULL, writer_main, &w), 0);
 	ck_assert_int_eq(read_many(&r, 20000, 2), 0);
@@ -106,12 +115,167 @@ START_TEST(test_two_processes)
 	struct test_ring t;
 	pid_t pid;
 
-	ring_open_shared(&t, _i ? 0 - (uint64_t)CELLS : 0);
+	ring_open_shared(&t, starts[_i]);
 	pid = fork();
 	if (!pid)
 		_exit(write_many(&t, count, 3) ? 1 : 0);
 	ck_assert_int_eq(read_many(&t, count, 4), 0);
 	ck_assert_int_eq(test_reap(pid, LONG_MS), 0);
+}
+END_TEST
+
+/*
+ * Short lives around the wraps, where bytes of the last lap before one could be taken for messages
+ * of the first behind it. The reader always looks at the very next cell.
+ */
+START_TEST(test_hostile_bytes_where_positions_wrap)
+{
+	uint64_t x = test_seed(), round;
+	uint32_t i, n, got, len[2];
+
+	for (round = 0; round < 3000 / SIDE_SLOW; round++) {
+		uint32_t bytes = KVR_RING_MIN << test_random(&x) % 3;
+		uint64_t cells = bytes / KVR_RING_CELL;
+		uint64_t wrap = round & 1 ? 0 : 1ull << 32;
+		struct test_ring t;
+
+		ring_open(&t, bytes, wrap - cells * (1 + test_random(&x) % 2));
+		for (i = 0; i < 4 * cells; i++) {
+			for (n = 0; n < 2; n++) {
+				len[n] = test_random(&x) % (kvr_ring_max_payload(bytes) + 1);
+				if (ring_put_words(&t, len[n], cells))
+					break;
+			}
+			kvr_ring_commit(&t.w);
+			for (got = 0; got < n; got++)
+				if (ring_take_any(&t, len[got]) != 1)
+					ck_abort_msg("message %u is missing or wrong", t.taken);
+			if (ring_take_any(&t, 0))
+				ck_abort_msg("a message behind message %u", t.taken);
+			kvr_ring_release(&t.r);
+		}
+		ring_close(&t);
+	}
+}
+END_TEST
+
+/* --- traffic with waits: see ring_traffic.h --------------------------------------------------- */
+
+/* All ways to wait for both sides; the first messages' numbers wrap, too. */
+static struct traffic *traffic_open(int i, uint32_t count)
+{
+	struct traffic *t = side_map(traffic_bytes(BYTES));
+	struct traffic_plan p = {
+		.seed = test_seed(),
+		.start = starts[i % STARTS],
+		.deadline = test_deadline_ms(LONG_MS),
+		.bytes = BYTES,
+		.count = count,
+		.first = 0u - 500,
+		.batch = 4,
+		.hold = 3,
+		.hostile = 4,
+		.aborts = 1,
+		.rewinds = 1,
+		.pauses = 1,
+		.writer_waits = (enum traffic_wait)(i / STARTS % 3),
+		.reader_waits = (enum traffic_wait)(i / STARTS / 3),
+	};
+
+	traffic_set(t, &p);
+	return t;
+}
+
+static void traffic_judge(const struct traffic *t)
+{
+	ck_assert_msg(!*t->writer.why && !*t->reader.why, "writer: %s. Reader: %s", t->writer.why,
+		      t->reader.why);
+	ck_assert_uint_eq(t->writer.messages, t->plan.count);
+	ck_assert_uint_eq(t->reader.messages, t->plan.count);
+	ck_assert_uint_eq(*(const uint64_t *)(const void *)t->cells, t->cursor.pos);
+}
+
+static void *traffic_writer_main(void *arg)
+{
+	struct kvr_waiter w = { 0 };
+
+	traffic_write(arg, &w);
+	return (void *)(uintptr_t)w.lost_wakes;
+}
+
+START_TEST(test_traffic_of_threads)
+{
+	struct traffic *t = traffic_open(_i, SIDE_SLOW > 1 ? 3000 : 10000);
+	struct kvr_waiter r = { 0 };
+	pthread_t thread;
+	void *lost;
+
+	ck_assert_int_eq(pthread_create(&thread, NULL, traffic_writer_main, t), 0);
+	traffic_read(t, &r);
+	pthread_join(thread, &lost);
+	traffic_judge(t);
+	ck_assert_uint_le(r.lost_wakes, t->writer.held);
+	ck_assert_uint_le((uintptr_t)lost, t->reader.held);
+}
+END_TEST
+
+static void traffic_fork(struct traffic *t, pid_t pids[2])
+{
+	struct kvr_waiter w = { 0 };
+	const char *why;
+
+	pids[0] = side_fork();
+	if (!pids[0]) {
+		why = traffic_write(t, &w);
+		side_exit(&t->writer, &w, why);
+	}
+	pids[1] = side_fork();
+	if (!pids[1]) {
+		why = traffic_read(t, &w);
+		side_exit(&t->reader, &w, why);
+	}
+}
+
+START_TEST(test_traffic_of_processes)
+{
+	struct traffic *t = traffic_open(_i, SIDE_SLOW > 1 ? 5000 : 20000);
+	struct stops none = { 0 };
+	const char *why;
+	pid_t pids[2];
+
+	traffic_fork(t, pids);
+	why = sides_run(pids, 2, &none, t->plan.deadline);
+	traffic_judge(t);
+	ck_assert_ptr_null(why);
+	ck_assert_uint_le(t->reader.lost, t->writer.held);
+	ck_assert_uint_le(t->writer.lost, t->reader.held);
+}
+END_TEST
+
+/*
+ * Eight pairs of processes on the CPUs that there are, each in a ring of which both ends are always
+ * near. Who spins for long keeps the peer that it waits for from running: then this takes minutes.
+ */
+#define PAIRS 8
+START_TEST(test_more_processes_than_cpus)
+{
+	struct traffic *t[PAIRS];
+	struct stops none = { 0 };
+	pid_t pids[2 * PAIRS];
+	const char *why;
+	uint32_t i;
+
+	for (i = 0; i < PAIRS; i++) {
+		t[i] = traffic_open(0, 20000 / SIDE_SLOW);
+		t[i]->plan.bytes = KVR_RING_MIN;
+		t[i]->plan.pauses = 0;
+		t[i]->plan.writer_waits = t[i]->plan.reader_waits = TRAFFIC_WAIT;
+		traffic_fork(t[i], &pids[2 * i]);
+	}
+	why = sides_run(pids, 2 * PAIRS, &none, test_deadline_ms(LONG_MS));
+	for (i = 0; i < PAIRS; i++)
+		traffic_judge(t[i]);
+	ck_assert_ptr_null(why);
 }
 END_TEST
 
@@ -332,8 +496,12 @@ static Suite *make_suite(void)
 	TCase *t = tcase_create("peers");
 
 	tcase_set_timeout(t, 30);
-	tcase_add_loop_test(t, test_two_threads, 0, 2);
-	tcase_add_loop_test(t, test_two_processes, 0, 2);
+	tcase_add_loop_test(t, test_two_threads, 0, STARTS);
+	tcase_add_loop_test(t, test_two_processes, 0, STARTS);
+	tcase_add_test(t, test_hostile_bytes_where_positions_wrap);
+	tcase_add_loop_test(t, test_traffic_of_threads, 0, 9 * STARTS);
+	tcase_add_loop_test(t, test_traffic_of_processes, 0, 9 * STARTS);
+	tcase_add_test(t, test_more_processes_than_cpus);
 	suite_add_tcase(s, t);
 	t = tcase_create("walk");
 	tcase_add_loop_test(t, test_walk_finds_the_last_lap, 0, 2);

@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting: wake-ups by threads and processes, deadlines, signals, and the count of lost wakes. */
+/*
+ * Waiting: wake-ups by threads and processes, deadlines, signals, stopped processes, and the count
+ * of lost wakes.
+ */
 #include "harness.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 
 #include "atomic.h"
 #include "clock.h"
 #include "kvring/wait.h"
+#include "ring_sides.h"
+#include "ring_wakes.h"
 
 #define LONG_MS 10000u
 #define READY 7 /* what ready() returns when it is */
@@ -60,21 +66,6 @@ static void publish(struct shared *s, uint32_t value)
 	kvr_store_release32(&s->value, value);
 }
 
-/* 1 when a thread of this process, or another process, is in a sleep of the kernel's. */
-static int asleep(pid_t id)
-{
-	char path[64], state = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)id);
-	f = fopen(path, "re");
-	if (f && fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
-		state = 0;
-	if (f)
-		fclose(f);
-	return state == 'S';
-}
-
 /* What a peer thread does once the waiter sleeps. */
 struct peer {
 	struct shared *s;
@@ -87,7 +78,7 @@ static void *peer_main(void *arg)
 {
 	struct peer *p = arg;
 
-	while (!kvr_load_acquire32(&p->s->bell.parked) || !asleep(p->waiter))
+	while (!kvr_load_acquire32(&p->s->bell.parked) || !side_asleep(p->waiter))
 		test_sleep_ms(1);
 	publish(p->s, p->value);
 	if (p->ring)
@@ -419,6 +410,219 @@ START_TEST(test_overwritten_bell_costs_at_most_a_back_stop)
 }
 END_TEST
 
+/* --- stopped processes ------------------------------------------------------------------------ */
+
+/* A child that waits for 1 and leaves with its number of lost wakes, 99 when it did not get it. */
+static pid_t start_sleeper(struct shared *s, int (*ready)(void *))
+{
+	struct look l = { .s = s, .want = 1 };
+	struct kvr_waiter w;
+	pid_t pid = side_fork();
+	int rc;
+
+	if (pid)
+		return pid;
+	kvr_waiter_init(&w, &s->bell);
+	w.spin_cap_ns = 0;
+	rc = kvr_wait(&w, ready, &l, test_deadline_ms(LONG_MS));
+	_exit(rc == READY ? (int)w.lost_wakes : 99);
+}
+
+static void await_sleep(struct shared *s, pid_t pid)
+{
+	uint64_t deadline = test_deadline_ms(LONG_MS);
+
+	while ((!kvr_load_acquire32(&s->bell.parked) || !side_asleep(pid)) &&
+	       test_now_ns() < deadline)
+		test_sleep_ms(1);
+}
+
+static void await_stop(pid_t pid)
+{
+	int status;
+
+	ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+	ck_assert(WIFSTOPPED(status));
+}
+
+START_TEST(test_stopped_sleeper_loses_no_wake)
+{
+	struct shared *s = shared_new(1);
+	pid_t pid = start_sleeper(s, look_ready);
+
+	await_sleep(s, pid);
+	kill(pid, SIGSTOP);
+	await_stop(pid);
+	if (_i) /* its back-stop passes before the publish, or after it */
+		test_sleep_ms(150);
+	publish(s, 1);
+	kvr_bell_ring(&s->bell);
+	test_sleep_ms(_i ? 1 : 150);
+	kill(pid, SIGCONT);
+	ck_assert_int_eq(test_reap(pid, LONG_MS), 0);
+}
+END_TEST
+
+/*
+ * Stopped right after its publish, a ringer looks like one that will not ring: that counts, once.
+ * Its ring comes late and wakes who has nothing to find; what comes then is as before.
+ */
+START_TEST(test_ringer_stopped_before_its_ring_counts_once)
+{
+	struct shared *s = shared_new(1);
+	struct kvr_waiter w;
+	pid_t pid, me = getpid();
+	uint32_t i;
+
+	pid = side_fork();
+	if (!pid) {
+		for (i = 1; i <= 3; i++) {
+			while (!kvr_load_acquire32(&s->bell.parked) || !side_asleep(me))
+				test_sleep_ms(1);
+			publish(s, i);
+			if (i == 1)
+				raise(SIGSTOP);
+			kvr_bell_ring(&s->bell);
+		}
+		_exit(0);
+	}
+	kvr_waiter_init(&w, &s->bell);
+	ck_assert_int_eq(wait_for(&w, s, 1), READY);
+	ck_assert_uint_eq(w.lost_wakes, 1);
+	await_stop(pid);
+	kill(pid, SIGCONT);
+	ck_assert_int_eq(wait_for(&w, s, 2), READY);
+	ck_assert_int_eq(wait_for(&w, s, 3), READY);
+	ck_assert_uint_eq(w.lost_wakes, 1);
+	ck_assert_int_eq(test_reap(pid, LONG_MS), 0);
+}
+END_TEST
+
+/* Arms a timer for the grace time, 3 ms after the look that the back-stop brought. */
+static int ready_and_timer(void *arg)
+{
+	struct itimerval soon = { { 0, 0 }, { 0, 3000 } };
+	struct look *l = arg;
+
+	if (++l->calls < 3)
+		return 0;
+	setitimer(ITIMER_REAL, &soon, NULL);
+	return READY;
+}
+
+START_TEST(test_signal_in_the_grace_time_hides_no_lost_wake)
+{
+	struct sigaction act = { .sa_handler = on_alarm };
+	struct shared *s = shared_new(1);
+	struct look l = { .s = s };
+	struct kvr_waiter w;
+
+	ck_assert_int_eq(sigaction(SIGALRM, &act, NULL), 0);
+	kvr_waiter_init(&w, &s->bell);
+	ck_assert_int_eq(kvr_wait(&w, ready_and_timer, &l, test_deadline_ms(LONG_MS)), READY);
+	ck_assert_uint_eq(w.sleeps, 1);
+	ck_assert_uint_eq(w.lost_wakes, 1);
+}
+END_TEST
+
+static void on_alarm_stop(int sig)
+{
+	(void)sig;
+	raise(SIGSTOP);
+}
+
+/*
+ * All processes of a machine, or of a terminal, stop and go on together. The time that passed
+ * meanwhile is no time in which the ringer could have rung. It rings 2 ms later here; on a busy
+ * machine that may come too late, so one time in ten is enough.
+ */
+START_TEST(test_pause_in_the_grace_time_is_not_the_ringers)
+{
+	struct sigaction act = { .sa_handler = on_alarm_stop };
+	struct shared *s = shared_new(1);
+	int i, status = 1;
+	pid_t pid;
+
+	ck_assert_int_eq(sigaction(SIGALRM, &act, NULL), 0);
+	for (i = 0; i < 10 && status; i++) {
+		pid = start_sleeper(s, ready_and_timer);
+		await_stop(pid);
+		test_sleep_ms(30);
+		kill(pid, SIGCONT);
+		test_sleep_ms(2);
+		kvr_bell_ring(&s->bell);
+		status = test_reap(pid, LONG_MS); /* the number of lost wakes */
+	}
+	ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+/* --- games of processes: see ring_wakes.h ----------------------------------------------------- */
+
+START_TEST(test_drops_by_a_process_are_counted_exactly)
+{
+	struct drop_game *g = side_map(sizeof *g);
+	struct stops s = { 0 };
+	pid_t pids[2];
+
+	g->plan = (struct drop_plan){
+		.seed = test_seed(),
+		.deadline = test_deadline_ms(LONG_MS),
+		.drops = 5,
+		.rings = 10,
+	};
+	drop_start(g, pids);
+	ck_assert_ptr_null(sides_run(pids, 2, &s, g->plan.deadline));
+	ck_assert_uint_eq(g->real, 5);
+	ck_assert_uint_eq(drop_wrong(g), 0);
+	ck_assert_uint_ge(g->side[0].lost, 5);
+}
+END_TEST
+
+START_TEST(test_teams_lose_no_wake)
+{
+	static const uint32_t members[][2] = { { 1, 1 }, { 1, 4 }, { 3, 2 }, { 4, 4 } };
+	struct team_game *g = side_map(sizeof *g);
+	struct stops s = { 0 };
+	pid_t pids[2 * TEAM_MAX];
+	uint32_t n;
+
+	g->plan = (struct team_plan){
+		.seed = test_seed(),
+		.deadline = test_deadline_ms(LONG_MS),
+		.turns = 1000,
+		.members = { members[_i % 4][0], members[_i % 4][1] },
+		.delay = { 0, 100 },
+		.cpus = (enum team_cpus)(_i / 4),
+	};
+	g->bell[0].seq = g->bell[1].seq = 0u - 100; /* the futex word wraps, too */
+	n = team_start(g, pids);
+	ck_assert_ptr_null(sides_run(pids, n, &s, g->plan.deadline));
+	ck_assert_uint_eq(team_unexplained(g), 0);
+}
+END_TEST
+
+/* One in a hundred of a core is no measure of speed: a waiter that polls takes all of it. */
+START_TEST(test_waiting_takes_next_to_no_cpu)
+{
+	struct shared *s = shared_new(1);
+	struct look l = { .s = s, .want = 1 };
+	struct rusage before, after;
+	struct kvr_waiter w;
+	struct timeval used;
+
+	kvr_waiter_init(&w, &s->bell);
+	getrusage(RUSAGE_THREAD, &before);
+	ck_assert_int_eq(kvr_wait(&w, look_ready, &l, test_deadline_ms(2000)), -ETIMEDOUT);
+	getrusage(RUSAGE_THREAD, &after);
+	timersub(&after.ru_utime, &before.ru_utime, &used);
+	timeradd(&used, &after.ru_stime, &used);
+	timersub(&used, &before.ru_stime, &used);
+	ck_assert_int_eq(used.tv_sec, 0);
+	ck_assert_int_lt(used.tv_usec, 20000);
+}
+END_TEST
+
 START_TEST(test_spin_follows_the_gap_and_is_bounded)
 {
 	struct shared *s = shared_new(1);
@@ -490,6 +694,17 @@ static Suite *make_suite(void)
 	tcase_add_test(t, test_overwritten_bell_costs_at_most_a_back_stop);
 	tcase_add_test(t, test_spin_follows_the_gap_and_is_bounded);
 	tcase_add_test(t, test_no_spin_on_a_single_cpu);
+	tcase_add_test(t, test_waiting_takes_next_to_no_cpu);
+	suite_add_tcase(s, t);
+	t = tcase_create("stops");
+	tcase_add_loop_test(t, test_stopped_sleeper_loses_no_wake, 0, 2);
+	tcase_add_test(t, test_ringer_stopped_before_its_ring_counts_once);
+	tcase_add_test(t, test_signal_in_the_grace_time_hides_no_lost_wake);
+	tcase_add_test(t, test_pause_in_the_grace_time_is_not_the_ringers);
+	suite_add_tcase(s, t);
+	t = tcase_create("games");
+	tcase_add_test(t, test_drops_by_a_process_are_counted_exactly);
+	tcase_add_loop_test(t, test_teams_lose_no_wake, 0, 12);
 	suite_add_tcase(s, t);
 	return s;
 }
