@@ -219,15 +219,29 @@ struct traffic_writer {
 	struct kvr_ring_writer w;
 	struct kvr_waiter waiter;
 	uint64_t x;
-	struct traffic_msg m; /* to be reserved next */
-	void *payload;
+	struct traffic_msg m; /* to be reserved, or put, next */
+	void *payload;	      /* NULL: it is there already */
+	uint8_t *copy;	      /* as much as the longest message */
 };
 
-/* Reserves room for s->m. */
+static inline int traffic_put(struct traffic_writer *s)
+{
+	uint64_t cells = (KVR_RING_HEADER + s->m.len + KVR_RING_CELL - 1) / KVR_RING_CELL;
+	uint64_t pos = s->w.pos, to_end = s->w.capacity - pos % s->w.capacity;
+
+	if (cells > to_end)
+		pos += to_end;
+	traffic_fill(&s->t->plan, &s->m, pos, s->copy);
+	s->payload = NULL;
+	return kvr_ring_put(&s->w, s->m.tag, s->copy, s->m.len);
+}
+
+/* Makes room for s->m, every second one with its payload. */
 static inline int traffic_room(void *arg)
 {
 	struct traffic_writer *s = arg;
-	int err = kvr_ring_reserve(&s->w, s->m.tag, s->m.len, &s->payload);
+	int err = s->m.n % 2 ? traffic_put(s)
+			     : kvr_ring_reserve(&s->w, s->m.tag, s->m.len, &s->payload);
 
 	if (err == -EAGAIN)
 		return kvr_load_relaxed32(&s->t->over) ? -ECANCELED : 0;
@@ -238,7 +252,8 @@ static inline void traffic_write_payload(struct traffic_writer *s)
 {
 	uint64_t cells = (KVR_RING_HEADER + s->m.len + KVR_RING_CELL - 1) / KVR_RING_CELL;
 
-	traffic_fill(&s->t->plan, &s->m, s->w.pos - cells, s->payload);
+	if (s->payload)
+		traffic_fill(&s->t->plan, &s->m, s->w.pos - cells, s->payload);
 }
 
 static inline void traffic_publish(struct traffic_writer *s)
@@ -308,7 +323,10 @@ static inline const char *traffic_write(struct traffic *t, struct kvr_waiter *re
 
 	if (err)
 		return traffic_error(t, s.me, "kvr_ring_writer_init", n, err);
-	s.w.seq = s.w.published_seq = p->first;
+	s.copy = malloc(kvr_ring_max_payload(p->bytes));
+	if (!s.copy)
+		return traffic_error(t, s.me, "malloc", n, -ENOMEM);
+	s.w.extra = s.w.published_extra = p->start - p->first; /* what the numbers follow from */
 	kvr_waiter_init(&s.waiter, &t->writer_bell);
 	if (p->writer_waits == TRAFFIC_SLEEP)
 		s.waiter.spin_cap_ns = 0;
@@ -318,6 +336,7 @@ static inline const char *traffic_write(struct traffic *t, struct kvr_waiter *re
 		traffic_pause(p, &s.x);
 	}
 	s.me->messages = n;
+	free(s.copy);
 	*ret_waiter = s.waiter;
 	return err ? traffic_error(t, s.me, "the writer", n, err) : NULL;
 }

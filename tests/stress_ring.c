@@ -196,11 +196,11 @@ static void traffic_child(int fd, struct traffic *t, int reader)
 
 static void traffic_judge(const struct traffic *t, const char *why)
 {
-	const uint64_t *ctl = (const uint64_t *)(const void *)t->cells;
+	const uint64_t ctl = *(const uint64_t *)(const void *)t->cells;
 
 	if (why)
 		traffic_bad(t, why);
-	if (ctl[0] != t->cursor.pos || ctl[1] != t->plan.count)
+	if (ctl != (t->cursor.pos << 32 | (uint32_t)(t->plan.first + t->plan.count)))
 		traffic_bad(t, "the cursors do not meet at the end");
 	if (t->reader.lost > t->writer.held || t->writer.lost > t->reader.held)
 		traffic_bad(t, "a wake was lost");

@@ -20,13 +20,17 @@
  *      A ringer that took the 1 of an earlier sleeper still raises seq, so whoever read the older
  *      seq does not fall asleep. Without it: that sleeper's 1 is gone and it sleeps on.
  *
+ * Of B3 and B4 only the place matters, after B1 and before B2: the orders of those keep it (model
+ * checked: both relaxed hold; B1 without release, B2 without acquire, or B4 behind B2, lose a
+ * wake).
+ *
  * A ringer pays a system call only when somebody sleeps. A back-stop wakes sleepers every 100 ms;
  * one that then finds its condition true, and no ring in 10 ms more, counts a lost wake: one for
  * each sleep that nothing else ended. What the count cannot tell:
  *
  *   A ringer that is held up for longer than that between its publish and the end of its
  *   kvr_bell_ring(), because it is stopped or has no CPU, looks like one that never rings. It may
- *   count, once for each sleeper.
+ *   count, once for each sleeper; with several ringers of one bell, after half that time.
  *   A dropped wake that another ring, a signal or the caller's deadline made up for is not seen.
  */
 #ifndef KVRING_WAIT_H
