@@ -6,7 +6,9 @@
  * Why the spin is short: a spinner saves the peer a system call and itself a wake-up, some
  * microseconds together, but burns the very core that the peer may need when there are more
  * processes than cores. So it spins for twice the usual gap between arrivals and never longer than
- * SPIN_CAP_NS; when arrivals are rarer than that, or there is one core only, it sleeps at once.
+ * SPIN_CAP_NS, about what a sleep and its wake-up cost; when arrivals are rarer than that, or there
+ * is one core only, it sleeps at once. And when spins end in a sleep all the same, as they do where
+ * the peer has to wait for a core, it leaves them out, for longer and longer.
  */
 #include "kvring/wait.h"
 
@@ -23,8 +25,9 @@
 
 _Static_assert(sizeof(struct kvr_bell) == KVR_LINE, "the bell has its own lines");
 
-#define SPIN_CAP_NS 20000u
+#define SPIN_CAP_NS 6000u
 #define SPIN_LOOKS 8u /* looks between two readings of the clock */
+#define SKIP_MAX 256u /* waits without a spin after one that was in vain */
 /* A pause says little about the rate before and after it: it counts as this much. */
 #define GAP_MAX_NS (8u * SPIN_CAP_NS)
 /*
@@ -92,15 +95,25 @@ static int spin(struct kvr_waiter *w, int (*ready)(void *), void *arg, uint64_t 
 	unsigned int i;
 	int rc;
 
+	if (!w->spin_ns)
+		return 0;
+	if (w->skip) {
+		w->skip--;
+		return 0;
+	}
 	while (*now < until) {
 		for (i = 0; i < SPIN_LOOKS; i++) {
 			kvr_relax();
 			rc = ready(arg);
-			if (rc)
+			if (rc) {
+				w->in_vain /= 2;
 				return rc;
+			}
 		}
 		*now = kvr_now();
 	}
+	w->in_vain = (uint32_t)kvr_min(2 * w->in_vain + 1, SKIP_MAX);
+	w->skip = w->in_vain;
 	return 0;
 }
 

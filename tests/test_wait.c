@@ -643,8 +643,35 @@ START_TEST(test_spin_follows_the_gap_and_is_bounded)
 		struct look l = { .s = s, .want = i & 1 ? 0 : UINT32_MAX };
 
 		kvr_wait(&w, look_ready, &l, kvr_now() + 1000);
-		ck_assert_uint_le(w.spin_ns, 20000);
+		ck_assert_uint_le(w.spin_ns, 6000);
 	}
+}
+END_TEST
+
+/* Where the peer has no core of its own, spins end in a sleep all the same. */
+START_TEST(test_spins_in_vain_are_left_out)
+{
+	struct shared *s = shared_new(1);
+	struct look never = { .s = s, .want = UINT32_MAX };
+	struct look soon = { .s = s, .want = UINT32_MAX, .fail_at = 2 };
+	struct kvr_waiter w;
+	uint32_t i, vain;
+
+	kvr_waiter_init(&w, &s->bell);
+	for (i = 0; i < 40; i++) {
+		w.spin_ns = 1000;
+		kvr_wait(&w, look_ready, &never, kvr_now() + 20000);
+	}
+	vain = w.in_vain;
+	ck_assert_uint_ge(vain, 7);
+	ck_assert_uint_le(vain, 256);
+	for (i = 0; i < 4; i++) { /* and come back when they help */
+		w.skip = 0;
+		w.spin_ns = 1000000000;
+		soon.calls = 0;
+		kvr_wait(&w, look_ready, &soon, test_deadline_ms(LONG_MS));
+	}
+	ck_assert_uint_le(w.in_vain, vain / 16);
 }
 END_TEST
 
@@ -693,6 +720,7 @@ static Suite *make_suite(void)
 	tcase_add_test(t, test_own_deadline_leaves_the_question_open);
 	tcase_add_test(t, test_overwritten_bell_costs_at_most_a_back_stop);
 	tcase_add_test(t, test_spin_follows_the_gap_and_is_bounded);
+	tcase_add_test(t, test_spins_in_vain_are_left_out);
 	tcase_add_test(t, test_no_spin_on_a_single_cpu);
 	tcase_add_test(t, test_waiting_takes_next_to_no_cpu);
 	suite_add_tcase(s, t);

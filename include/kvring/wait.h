@@ -58,6 +58,8 @@ struct kvr_waiter {
 	uint64_t gap_ns;      /* smoothed inter-arrival time */
 	uint64_t quick;	      /* arrivals since last_ns that needed no wait */
 	uint64_t spin_cap_ns; /* 0 when the thread may run on one CPU only */
+	uint32_t in_vain;     /* rises with each spin that ended in a sleep; */
+	uint32_t skip;	      /* so many waits go without one */
 	uint64_t lost_wakes;
 	uint64_t sleeps;
 };
