@@ -172,8 +172,8 @@ static void ticks(struct cluster *cl, struct kvr_connector *c, uint32_t rank)
 		if (rank == 2 || tick == 30)
 			continue; /* NEXT goes on from where NOW came to; the last is shutdown's */
 		n = kvr_connector_check_completed(c, KVR_NOW, 0, SOON, done, 256, NULL);
-		MUST(n >= 0); /* of the next tick already, if any */
-		for (int i = 0; i < n; i++, count++)
+		MUST(n >= 0); /* of later ticks already, if any; those of shutdown do not count */
+		for (int i = 0; i < n && done[i].tick <= 30; i++, count++)
 			hash = mix(hash, &done[i]);
 	}
 	cl->area->word[CLUSTER_LEADER(rank) ? CLUSTER_LEAD : rank][0] = count;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The connector when something goes wrong: copies that fail, wrong keys and bytes, full pools,
  * deaths. */
+#include "atomic.h"
 #include "cluster.h"
 
 #define KEYS 12u
@@ -252,7 +253,11 @@ static void until_rank_dies(struct cluster *cl, struct kvr_connector *c, uint32_
 
 	make_keys(1);
 	cluster_store(c, 1, 0, keys, 2, rank);
+	kvr_store_release(&cl->area->word[CLUSTER_LEADER(rank) ? CLUSTER_LEAD : rank][1], 1);
 	if (rank == 1) {
+		for (uint32_t r = 0; r < cl->opts.ranks; r++) /* nobody joins a dead group */
+			while (!kvr_load_acquire(&cl->area->word[r][1]))
+				test_sleep_ms(1);
 		cl->area->word[1][0] = test_now_ns();
 		raise(SIGKILL);
 	}
