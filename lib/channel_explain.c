@@ -93,8 +93,8 @@ static void add_counts(const struct kvr_channels *c, uint32_t channel)
 	kvr_fail_more(0,
 		      " On %s the leader published %llu messages, %llu of them to this rank, which "
 		      "took %llu.",
-		      kvr_channel_name(channel), (ull)watermark, (ull)kvr_near(taken, published),
-		      (ull)taken);
+		      kvr_channel_name(channel), (ull)watermark,
+		      (ull)kvr_max(taken, kvr_near(taken, published)), (ull)taken);
 }
 
 static int add_both(const struct kvr_channels *c, uint32_t channel, int err)

@@ -340,7 +340,8 @@ static int read_ring(struct kvr_inspect *in, uint32_t channel, uint32_t rank, st
 		err = read_at(in, in->scratch, l->ring_bytes, off + KVR_RING_CTL);
 	if (!err)
 		err = read_at(in, &ctl, sizeof ctl, off);
-	ret->later_cells = kvr_near(ret->published_cells, (uint32_t)(ctl >> 32));
+	if (!err)
+		ret->later_cells = kvr_near(ret->published_cells, (uint32_t)(ctl >> 32));
 	if (!err)
 		err = read_at(in, &ret->watermark, sizeof(uint64_t),
 			      l->leader + offsetof(struct kvr_leader_page, watermark[0]) +

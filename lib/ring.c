@@ -24,8 +24,7 @@
  *     the size of that buffer, divided by the stores a message, is how many messages are on their
  *     way. So a message's number is pos - extra and not a counter, the first header and the control
  *     line are one word each, and the fast paths save no registers;
- *   - a reader of a stream does not touch lines that are not written yet, and fetches those that
- * are;
+ *   - a reader of a stream touches no line that is not written yet, and fetches those that are;
  *   - the reader's cursor is told four times a lap, or when the reader is idle.
  */
 #include "kvring/ring.h"
@@ -199,7 +198,7 @@ static int writer_refresh(struct kvr_ring_writer *w, uint64_t need)
 		w->limit = 0;
 		return KVR_FAIL(
 			-EBADMSG,
-			"kvr_ring_reserve: the reader's cursor is at cell %llu; it was at %llu "
+			"kvr_ring: the reader's cursor is at cell %llu; it was at %llu "
 			"and %llu are published. The reader's memory is overwritten; make a "
 			"new ring",
 			(unsigned long long)seen, (unsigned long long)w->reader,
@@ -269,11 +268,11 @@ static int make_room(struct kvr_ring_writer *w, uint32_t len)
 	int err;
 
 	if (w->error)
-		return KVR_FAIL(w->error, "kvr_ring_reserve: this ring is out of use: its reader's "
+		return KVR_FAIL(w->error, "kvr_ring: this ring is out of use: its reader's "
 					  "cursor was impossible; make a new ring");
 	if (len >= w->limit)
 		return KVR_FAIL(-EMSGSIZE,
-				"kvr_ring_reserve: a message of %u bytes; this ring takes %u at "
+				"kvr_ring: a message of %u bytes; this ring takes %u at "
 				"most, an eighth of its size",
 				len, w->limit - 1);
 	to_end = w->capacity - offset_of(w->capacity, w->pos);
@@ -285,7 +284,7 @@ static int make_room(struct kvr_ring_writer *w, uint32_t len)
 	}
 	if (padding)
 		pad(w, padding);
-	/* The cell behind may hold what looks like the next message: bytes of an old payload. */
+	/* The cell behind may hold what looks like the next message: of a payload, or aborted. */
 	behind = w->pos + cells;
 	if ((int64_t)(w->suspect - behind) > 0 &&
 	    word_matches(kvr_load_relaxed(cell_word(w, behind)), behind))
@@ -372,13 +371,10 @@ static inline void copy_rest(struct kvr_ring_writer *w, uint64_t pos, const uint
 		copy_first(to, from, len);
 	else
 		memcpy(to, from, len);
-	for (at = 0; at + 8 <= len; at += KVR_RING_CELL) {
-		memcpy(&word, from + at, sizeof(word));
-		word_check(w, ++pos, word);
-	}
-	if (at < len) { /* the last word is not all payload */
+	for (at = 0; at < len; at += KVR_RING_CELL) {
+		/* What is checked is what is there, even if somebody changes the source. */
 		word = 0;
-		memcpy(&word, from + at, len - at);
+		memcpy(&word, from + at, kvr_min(len - at, sizeof(word)));
 		kvr_store_relaxed(cell_word(w, ++pos), word);
 		word_check(w, pos, word);
 	}
@@ -568,10 +564,13 @@ static uint32_t gate_look(struct kvr_ring_reader *r, uint64_t pos)
 	const void *control = r->cells - KVR_RING_CTL;
 	uint64_t ctl = kvr_load_relaxed(control), cells = (uint32_t)((ctl >> 32) - pos), i;
 
+	/* It may be behind: the writer stores it after the commit word. Or it lies. */
+	if (cells > r->capacity)
+		cells = 0;
 	r->gate = pos + cells;
 	for (i = 0; i < kvr_min(cells, FETCH + 1); i++)
 		__builtin_prefetch(reader_cell(r, pos + i));
-	return (uint32_t)ctl - r->seq; /* messages */
+	return cells ? (uint32_t)ctl - r->seq : 0; /* messages */
 }
 
 /*
@@ -584,7 +583,7 @@ static __attribute__((noinline)) int gate_pass(struct kvr_ring_reader *r, uint64
 {
 	uint32_t i, messages = gate_look(r, pos);
 
-	if (messages < STREAM) {
+	if (messages < STREAM && r->gate - pos < r->capacity / 4) {
 		for (i = 0; i < SLIP; i++)
 			kvr_relax();
 		messages = gate_look(r, pos);
@@ -694,6 +693,7 @@ void kvr_ring_rewind(struct kvr_ring_reader *r)
 {
 	r->pos = r->released;
 	r->seq = r->released_seq;
+	r->idle = r->seq;
 }
 
 /* One message of a copy, which nobody changes and which may lie at any address. */

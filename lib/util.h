@@ -26,6 +26,11 @@ static inline uint64_t kvr_min(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+static inline uint64_t kvr_max(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
 /* The 64-bit number nearest to `base` that ends in these 32 bits. */
 static inline uint64_t kvr_near(uint64_t base, uint32_t low)
 {

@@ -95,7 +95,7 @@ static int spin(struct kvr_waiter *w, int (*ready)(void *), void *arg, uint64_t 
 	unsigned int i;
 	int rc;
 
-	if (!w->spin_ns)
+	if (!w->spin_ns || *now >= deadline_ns)
 		return 0;
 	if (w->skip) {
 		w->skip--;
@@ -112,8 +112,10 @@ static int spin(struct kvr_waiter *w, int (*ready)(void *), void *arg, uint64_t 
 		}
 		*now = kvr_now();
 	}
-	w->in_vain = (uint32_t)kvr_min(2 * w->in_vain + 1, SKIP_MAX);
-	w->skip = w->in_vain;
+	if (*now < deadline_ns) {
+		w->in_vain = (uint32_t)kvr_min(2 * w->in_vain + 1, SKIP_MAX);
+		w->skip = w->in_vain;
+	}
 	return 0;
 }
 

@@ -320,13 +320,25 @@ static void kill_crowd(const struct crowd *c)
 }
 
 /* Opens it once messages flow. */
+static int all_alive(struct kvr_inspect *in)
+{
+	struct kvr_inspect_proc p;
+
+	for (uint32_t r = 0; r < 3; r++) {
+		must(kvr_inspect_proc(in, r < 2 ? r : LEADER, &p));
+		if (p.alive != 1)
+			return 0;
+	}
+	return 1;
+}
+
 static struct kvr_inspect *open_running(const struct crowd *c)
 {
 	uint64_t deadline = test_deadline_ms(10000);
 	struct kvr_inspect *in = NULL;
 	struct kvr_inspect_group g = { 0 };
 
-	while (g.watermark[KVR_CH_USER0] < 1000 && test_now_ns() < deadline) {
+	while ((g.watermark[KVR_CH_USER0] < 1000 || !all_alive(in)) && test_now_ns() < deadline) {
 		test_sleep_ms(1);
 		if (!in && kvr_inspect_open_name(NULL, c->name, &in))
 			continue;

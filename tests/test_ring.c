@@ -415,6 +415,28 @@ START_TEST(test_control_line_is_but_a_hint)
 }
 END_TEST
 
+/* The writer stands between its commit word and the control line: a stream goes on with the cells.
+ */
+START_TEST(test_stale_control_line_does_not_end_streams_for_good)
+{
+	uint64_t *ctl, old, i;
+	struct test_ring t;
+
+	ring_open(&t, 65536, start_of(_i, 65536));
+	ctl = (uint64_t *)(void *)t.mem;
+	old = *ctl;
+	for (i = 0; i < 40; i++)
+		MUST(ring_put(&t, 8), 0);
+	kvr_ring_commit(&t.w);
+	*ctl = old;
+	for (i = 0; i < 40; i++)
+		MUST(ring_take(&t, 8), 1);
+	ck_assert_uint_le(t.r.gate - (t.r.pos - 1), t.r.capacity);
+	kvr_ring_release(&t.r);
+	ring_close(&t);
+}
+END_TEST
+
 /* What both sides did, in numbers of messages: done <= taken <= committed <= put. */
 struct model {
 	struct test_ring t;
@@ -670,6 +692,7 @@ static Suite *make_suite(void)
 	t = tcase_create("broken peer");
 	tcase_add_test(t, test_word_of_another_position_is_no_message);
 	tcase_add_loop_test(t, test_control_line_is_but_a_hint, 0, STARTS);
+	tcase_add_loop_test(t, test_stale_control_line_does_not_end_streams_for_good, 0, STARTS);
 	tcase_add_loop_test(t, test_impossible_message_is_refused_for_good, 0,
 			    (int)(sizeof(impossible) / sizeof(impossible[0])));
 	tcase_add_loop_test(t, test_lone_padding_is_refused, 0, 2);

@@ -6,7 +6,7 @@
  * header whose first word, the *commit word*, is written last. The reader polls exactly the cell
  * where the next message must start, so a small message costs one line transfer a hop. The word
  * carries the low 32 bits of the cell's position: a word left by an earlier lap does not match, and
- * means that nothing is there yet. So nobody clears cells.
+ * means that nothing is there yet. So consumed cells are not cleared.
  *
  * Payload bytes of an earlier lap could look like a commit word. The writer makes sure that they
  * never do where the reader looks next: see lib/ring.c.
@@ -30,9 +30,9 @@
  *      without it: the writer overwrites bytes that the reader is still reading
  *
  * What the writer stores beside the commit word of a batch's first message needs no order of its
- * own: P1 publishes it. All calls are wait-free; a peek in a stream (32 messages one after another)
- * may stay for about a microsecond, so that the writer gets ahead. One thread at a time may use a
- * writer, one a reader.
+ * own: P1 publishes it. All calls are wait-free; a peek in a stream (many messages one after
+ * another) may stay for about a microsecond, so that the writer gets ahead. One thread at a time
+ * may use a writer, one a reader.
  */
 #ifndef KVRING_RING_H
 #define KVRING_RING_H
@@ -45,7 +45,7 @@ extern "C" {
 
 #define KVR_RING_CELL 64u
 #define KVR_RING_HEADER 16u	 /* bytes of a message's header */
-#define KVR_RING_CTL 128u	 /* bytes before the cells: the writer's line, for inspectors */
+#define KVR_RING_CTL 128u	 /* bytes before the cells: the writer's control line */
 #define KVR_RING_MIN 1024u	 /* bytes of cells, a power of two, at least and ... */
 #define KVR_RING_MAX (64u << 20) /* ... at most */
 
@@ -100,9 +100,9 @@ KVR_API size_t kvr_ring_memsize(uint32_t bytes);
 KVR_API uint32_t kvr_ring_max_payload(uint32_t bytes);
 
 /*
- * Prepares `mem` (KVR_RING_CTL + bytes, aligned to 64) and its writer. `cursor` must be zeroed or
- * at `start`. The caller owns the memory; nothing is allocated. start: first position in cells,
- * 0 but in tests of wrap-around; must be a multiple of the capacity.
+ * Prepares `mem` (KVR_RING_CTL + bytes, aligned to 64, better to 128) and its writer. `cursor` must
+ * be zeroed or at `start`. The caller owns the memory; nothing is allocated. start: first position
+ * in cells, 0 but in tests of wrap-around; must be a multiple of the capacity.
  */
 KVR_API int kvr_ring_writer_init(struct kvr_ring_writer *w, void *mem, uint32_t bytes,
 				 const struct kvr_ring_cursor *cursor, uint64_t start);
@@ -119,18 +119,19 @@ KVR_API int kvr_ring_reserve(struct kvr_ring_writer *w, uint32_t tag, uint32_t l
 			     void **ret_payload);
 /*
  * The same with a copy of the payload: faster than to fill in what was reserved, unless the payload
- * is made right there. `data` may be anything when len is 0.
+ * is made right there. `data` may be anything when len is 0, and at any address.
  */
 KVR_API int kvr_ring_put(struct kvr_ring_writer *w, uint32_t tag, const void *data, uint32_t len);
 /* Publishes everything reserved or put since the last commit. No-op when nothing is. */
 KVR_API void kvr_ring_commit(struct kvr_ring_writer *w);
 /* Forgets everything reserved or put since the last commit; the reader never sees it. */
 KVR_API void kvr_ring_abort(struct kvr_ring_writer *w);
-/* put and commit. */
+/* put and commit. A failure publishes nothing, and leaves what was put before for a commit. */
 KVR_API int kvr_ring_write(struct kvr_ring_writer *w, uint32_t tag, const void *data, uint32_t len);
 
 /*
- * The next message that was not peeked yet: 1 and *ret_msg, 0 when there is none, -EBADMSG when
+ * The next message that was not peeked yet: 1 and *ret_msg, 0 when there is none (in a stream, also
+ * while its writer is between two stores of its commit), -EBADMSG when
  * the cell holds something impossible (sticky; nothing is consumed). Every field is copied once and
  * bounded; data[0..len) lies inside the ring.
  */
