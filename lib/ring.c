@@ -583,7 +583,7 @@ static __attribute__((noinline)) int gate_pass(struct kvr_ring_reader *r, uint64
 {
 	uint32_t i, messages = gate_look(r, pos);
 
-	if (messages < STREAM && r->gate - pos < r->capacity / 4) {
+	if (messages < STREAM && r->gate - pos < r->capacity / 2) {
 		for (i = 0; i < SLIP; i++)
 			kvr_relax();
 		messages = gate_look(r, pos);
