@@ -44,6 +44,7 @@
 #define FIRST (KVR_RING_CELL - KVR_RING_HEADER) /* bytes of payload in the first cell */
 #define FETCH 8u				/* cells that a reader fetches ahead */
 #define STREAM 32u				/* messages found one after another make a stream */
+#define STREAM_MAX (1u << 20)
 #define STREAM_ENDS 4u /* looks at the control line in a row that find few */
 #define SLIP 64u       /* times kvr_relax(), 10 to 20 ns each on x86 */
 
@@ -505,6 +506,7 @@ int kvr_ring_reader_init(struct kvr_ring_reader *r, const void *mem, uint32_t by
 		.limit = kvr_ring_max_payload(bytes) + 1,
 		.pos = start,
 		.gate = start - 1,
+		.stream = STREAM,
 		.released = start,
 		.shown = start,
 	};
@@ -590,11 +592,14 @@ static __attribute__((noinline)) int gate_pass(struct kvr_ring_reader *r, uint64
 	}
 	if (messages >= STREAM / 4) {
 		r->few = 0;
+		r->stream = STREAM;
 		return 1;
 	}
 	if (++r->few < STREAM_ENDS)
 		return messages != 0;
 	r->few = 0;
+	/* Who peeks only when there is something never finds nothing: that is no stream. */
+	r->stream = (uint32_t)kvr_min(2ull * r->stream, STREAM_MAX);
 	r->gate = pos - 1; /* behind: back to the cells */
 	r->idle = r->seq;
 	return 1;
@@ -613,7 +618,7 @@ static inline __attribute__((always_inline)) void fetch_ahead(struct kvr_ring_re
 		__builtin_prefetch(reader_cell(r, pos + FETCH));
 		if (len > FIRST)
 			__builtin_prefetch(reader_cell(r, pos + FETCH + 1));
-	} else if (left < 0 && r->seq - r->idle >= STREAM) {
+	} else if (left < 0 && r->seq - r->idle >= r->stream) {
 		gate_look(r, pos);
 	}
 }

@@ -415,6 +415,25 @@ START_TEST(test_control_line_is_but_a_hint)
 }
 END_TEST
 
+/* A reader that peeks only when it knows of a message is seldom taken for one of a stream. */
+START_TEST(test_messages_one_at_a_time_are_no_stream)
+{
+	uint32_t i, gates = 0;
+	struct test_ring t;
+
+	ring_open(&t, 4096, start_of(_i, 4096));
+	for (i = 0; i < 10000; i++) {
+		MUST(ring_put(&t, 8), 0);
+		kvr_ring_commit(&t.w);
+		gates += t.r.gate == t.r.pos;
+		MUST(ring_take(&t, 8), 1);
+		kvr_ring_release(&t.r);
+	}
+	ck_assert_uint_le(gates, 40);
+	ring_close(&t);
+}
+END_TEST
+
 /* The writer stands between its commit word and the control line: a stream goes on with the cells.
  */
 START_TEST(test_stale_control_line_does_not_end_streams_for_good)
@@ -692,6 +711,7 @@ static Suite *make_suite(void)
 	t = tcase_create("broken peer");
 	tcase_add_test(t, test_word_of_another_position_is_no_message);
 	tcase_add_loop_test(t, test_control_line_is_but_a_hint, 0, STARTS);
+	tcase_add_loop_test(t, test_messages_one_at_a_time_are_no_stream, 0, STARTS);
 	tcase_add_loop_test(t, test_stale_control_line_does_not_end_streams_for_good, 0, STARTS);
 	tcase_add_loop_test(t, test_impossible_message_is_refused_for_good, 0,
 			    (int)(sizeof(impossible) / sizeof(impossible[0])));

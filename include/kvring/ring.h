@@ -81,10 +81,11 @@ struct kvr_ring_reader {
 	struct kvr_ring_cursor *cursor;
 	uint32_t seq; /* expected of the next message */
 	uint32_t released_seq;
-	uint32_t idle;	/* number of the message that was not there at the last look at a cell */
-	uint32_t limit; /* one more than the longest message; 0 after an error */
-	uint32_t few;	/* looks at the control line in a row that found few */
-	int error;	/* sticky -EBADMSG */
+	uint32_t idle;	 /* number of the message that was not there at the last look at a cell */
+	uint32_t limit;	 /* one more than the longest message; 0 after an error */
+	uint32_t stream; /* messages in a row that make a stream */
+	uint32_t few;	 /* looks at the control line in a row that found few */
+	int error;	 /* sticky -EBADMSG */
 };
 
 struct kvr_ring_msg {
