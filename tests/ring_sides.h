@@ -76,13 +76,13 @@ static inline void side_exit(struct side *me, const struct kvr_waiter *w, const 
 }
 
 /*
- * Rings for what was published at `from` or later. A ringer that is held up for longer than the
- * grace time in between counts as a lost wake of whoever sleeps, once each; so it is measured.
+ * Rings for what was published at `from` or later. A ringer that is held up for longer than `grace`
+ * ns in between counts as a lost wake of whoever sleeps, once each; so it is measured.
  */
-static inline void side_ring(struct side *me, struct kvr_bell *bell, uint64_t from)
+static inline void side_ring(struct side *me, struct kvr_bell *bell, uint64_t from, uint64_t grace)
 {
 	kvr_bell_ring(bell);
-	if (test_now_ns() - from >= SIDE_GRACE_NS)
+	if (test_now_ns() - from >= grace)
 		me->held++;
 }
 
@@ -208,6 +208,14 @@ static inline const char *sides_run(const pid_t *pids, uint32_t n, struct stops 
 		usleep(100);
 	}
 	return NULL;
+}
+
+static inline void sides_must_end(const pid_t *pids, uint32_t n, uint64_t deadline)
+{
+	struct stops none = { 0 };
+	const char *why = sides_run(pids, n, &none, deadline);
+
+	ck_assert_msg(!why, "%s", why);
 }
 
 #endif

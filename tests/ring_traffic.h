@@ -224,7 +224,8 @@ struct traffic_writer {
 	uint8_t *copy;	      /* as much as the longest message */
 };
 
-static inline int traffic_put(struct traffic_writer *s)
+/* s->m's payload, for the place that the ring will give to it. */
+static inline void traffic_copy(struct traffic_writer *s)
 {
 	uint64_t cells = (KVR_RING_HEADER + s->m.len + KVR_RING_CELL - 1) / KVR_RING_CELL;
 	uint64_t pos = s->w.pos, to_end = s->w.capacity - pos % s->w.capacity;
@@ -233,6 +234,11 @@ static inline int traffic_put(struct traffic_writer *s)
 		pos += to_end;
 	traffic_fill(&s->t->plan, &s->m, pos, s->copy);
 	s->payload = NULL;
+}
+
+static inline int traffic_put(struct traffic_writer *s)
+{
+	traffic_copy(s);
 	return kvr_ring_put(&s->w, s->m.tag, s->copy, s->m.len);
 }
 
@@ -256,19 +262,34 @@ static inline void traffic_write_payload(struct traffic_writer *s)
 		traffic_fill(&s->t->plan, &s->m, s->w.pos - cells, s->payload);
 }
 
+static inline void traffic_ring(struct traffic_writer *s, uint64_t from)
+{
+	if (s->t->plan.reader_waits == TRAFFIC_SPIN)
+		return;
+	traffic_halt(&s->t->plan, &s->x);
+	side_ring(s->me, &s->t->reader_bell, from, SIDE_GRACE_NS);
+}
+
 static inline void traffic_publish(struct traffic_writer *s)
 {
-	const struct traffic_plan *p = &s->t->plan;
-	uint64_t from;
+	uint64_t from = test_now_ns();
 
-	if (p->reader_waits == TRAFFIC_SPIN) {
-		kvr_ring_commit(&s->w);
-		return;
-	}
-	from = test_now_ns();
 	kvr_ring_commit(&s->w);
-	traffic_halt(p, &s->x);
-	side_ring(s->me, &s->t->reader_bell, from);
+	traffic_ring(s, from);
+}
+
+/* One message in one call. */
+static inline int traffic_write_one(struct traffic_writer *s, uint32_t n)
+{
+	uint64_t from = test_now_ns();
+	int err;
+
+	s->m = traffic_msg(&s->t->plan, n, 0);
+	traffic_copy(s);
+	err = kvr_ring_write(&s->w, s->m.tag, s->copy, s->m.len);
+	if (!err)
+		traffic_ring(s, from);
+	return err;
 }
 
 /* Reserves a batch of messages from number n on, as far as there is room. How many, or an error. */
@@ -293,8 +314,16 @@ static inline int traffic_write_step(struct traffic_writer *s, uint32_t *n)
 {
 	const struct traffic_plan *p = &s->t->plan;
 	uint64_t junk = p->aborts && !(test_random(&s->x) % 4) ? 1 + test_random(&s->x) : 0;
-	int got = traffic_batch(s, *n, junk), rc;
+	int got, rc;
 
+	if (!junk && !(test_random(&s->x) % 4)) {
+		rc = traffic_write_one(s, *n);
+		if (rc != -EAGAIN) {
+			*n += !rc;
+			return rc;
+		}
+	}
+	got = traffic_batch(s, *n, junk);
 	if (got < 0)
 		return got;
 	if (junk) {
@@ -365,7 +394,7 @@ static inline void traffic_tell(struct traffic_reader *s, uint64_t from)
 	if (s->t->plan.writer_waits == TRAFFIC_SPIN)
 		return;
 	traffic_halt(&s->t->plan, &s->x);
-	side_ring(s->me, &s->t->writer_bell, from);
+	side_ring(s->me, &s->t->writer_bell, from, SIDE_GRACE_NS);
 }
 
 static inline uint64_t traffic_clock(const struct traffic_reader *s)

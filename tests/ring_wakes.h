@@ -114,7 +114,10 @@ static inline const char *team_play(struct team_game *g, uint32_t team, uint32_t
 		kvr_store_release32(&g->word[team][member].done, k);
 		if (p->halts && !(test_random(&x) % p->halts))
 			raise(SIGSTOP);
-		side_ring(me, &g->bell[!team], from);
+		/* Of several ringers one may wait for the ring of another that is held up itself.
+		 */
+		side_ring(me, &g->bell[!team], from,
+			  SIDE_GRACE_NS / (p->members[team] > 1 ? 2 : 1));
 	}
 	me->messages = p->turns;
 	return NULL;

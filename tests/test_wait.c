@@ -562,7 +562,6 @@ END_TEST
 START_TEST(test_drops_by_a_process_are_counted_exactly)
 {
 	struct drop_game *g = side_map(sizeof *g);
-	struct stops s = { 0 };
 	pid_t pids[2];
 
 	g->plan = (struct drop_plan){
@@ -572,7 +571,7 @@ START_TEST(test_drops_by_a_process_are_counted_exactly)
 		.rings = 10,
 	};
 	drop_start(g, pids);
-	ck_assert_ptr_null(sides_run(pids, 2, &s, g->plan.deadline));
+	sides_must_end(pids, 2, g->plan.deadline);
 	ck_assert_uint_eq(g->real, 5);
 	ck_assert_uint_eq(drop_wrong(g), 0);
 	ck_assert_uint_ge(g->side[0].lost, 5);
@@ -583,7 +582,6 @@ START_TEST(test_teams_lose_no_wake)
 {
 	static const uint32_t members[][2] = { { 1, 1 }, { 1, 4 }, { 3, 2 }, { 4, 4 } };
 	struct team_game *g = side_map(sizeof *g);
-	struct stops s = { 0 };
 	pid_t pids[2 * TEAM_MAX];
 	uint32_t n;
 
@@ -597,8 +595,34 @@ START_TEST(test_teams_lose_no_wake)
 	};
 	g->bell[0].seq = g->bell[1].seq = 0u - 100; /* the futex word wraps, too */
 	n = team_start(g, pids);
-	ck_assert_ptr_null(sides_run(pids, n, &s, g->plan.deadline));
+	sides_must_end(pids, n, g->plan.deadline);
 	ck_assert_uint_eq(team_unexplained(g), 0);
+}
+END_TEST
+
+/*
+ * Eight pairs on one CPU that may all spin. Who spins for long keeps the peer that it waits for
+ * from running, and each turn takes the scheduler's time slices: then this takes minutes.
+ */
+START_TEST(test_spinners_starve_nobody)
+{
+	uint64_t deadline = test_deadline_ms(2 * LONG_MS);
+	pid_t pids[16];
+	uint32_t i;
+
+	for (i = 0; i < 8; i++) {
+		struct team_game *g = side_map(sizeof *g);
+
+		g->plan = (struct team_plan){
+			.deadline = deadline,
+			.turns = 2000 / SIDE_SLOW,
+			.members = { 1, 1 },
+			.spin_ns = { 20000, 20000 },
+			.cpus = TEAM_ONE_CPU,
+		};
+		team_start(g, &pids[2 * i]);
+	}
+	sides_must_end(pids, 16, deadline);
 }
 END_TEST
 
@@ -734,8 +758,10 @@ static Suite *make_suite(void)
 	tcase_add_test(t, test_pause_in_the_grace_time_is_not_the_ringers);
 	suite_add_tcase(s, t);
 	t = tcase_create("games");
+	tcase_set_timeout(t, 30);
 	tcase_add_test(t, test_drops_by_a_process_are_counted_exactly);
 	tcase_add_loop_test(t, test_teams_lose_no_wake, 0, 12);
+	tcase_add_test(t, test_spinners_starve_nobody);
 	suite_add_tcase(s, t);
 	return s;
 }
