@@ -102,7 +102,7 @@ KVR_API uint32_t kvr_ring_max_payload(uint32_t bytes);
 
 /*
  * Prepares `mem` (KVR_RING_CTL + bytes, aligned to 64, better to 128) and its writer. `cursor` must
- * be zeroed or at `start`. The caller owns the memory; nothing is allocated. start: first position
+ * hold `start`. The caller owns the memory; nothing is allocated. start: first position
  * in cells, 0 but in tests of wrap-around; must be a multiple of the capacity.
  */
 KVR_API int kvr_ring_writer_init(struct kvr_ring_writer *w, void *mem, uint32_t bytes,

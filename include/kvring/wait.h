@@ -31,7 +31,9 @@
  *   A ringer that is held up for longer than that between its publish and the end of its
  *   kvr_bell_ring(), because it is stopped or has no CPU, looks like one that never rings. It may
  *   count, once for each sleeper; with several ringers of one bell, after half that time.
- *   A dropped wake that another ring, a signal or the caller's deadline made up for is not seen.
+ *   A dropped wake that another ring, a signal or the caller's deadline made up for is not seen,
+ * nor
+ *   one that the kernel could not deliver since the bell is not in shared memory.
  */
 #ifndef KVRING_WAIT_H
 #define KVRING_WAIT_H
