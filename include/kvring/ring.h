@@ -146,7 +146,8 @@ KVR_API void kvr_ring_rewind(struct kvr_ring_reader *r);
 /*
  * For inspectors: walks the messages that are still readable in a *copy* of the cells. Finds the
  * oldest run of messages that ends exactly at `published` (the writer's cursor, untrusted), and
- * calls `fn` with each in order. Returns their number. Never reads outside the copy and ends after
+ * calls `fn` with each in order. Returns their number. Bytes of a payload that
+ * look like a message can hide older ones. Never reads outside the copy and ends after
  * at most one lap, whatever the bytes are. pos is the message's position in cells.
  */
 KVR_API int kvr_ring_walk(const void *cells, uint32_t bytes, uint64_t published,
