@@ -434,6 +434,27 @@ START_TEST(test_messages_one_at_a_time_are_no_stream)
 }
 END_TEST
 
+/* Going back before the message that was not there is no run of messages. */
+START_TEST(test_rewind_is_no_stream)
+{
+	struct test_ring t;
+	int i;
+
+	ring_open(&t, 4096, start_of(_i, 4096));
+	for (i = 0; i < 3; i++)
+		MUST(ring_put(&t, 8), 0);
+	kvr_ring_commit(&t.w);
+	for (i = 0; i < 3; i++)
+		MUST(ring_take(&t, 8), 1);
+	MUST(ring_take(&t, 8), 0);
+	kvr_ring_rewind(&t.r);
+	t.taken = 0;
+	MUST(ring_take(&t, 8), 1);
+	ck_assert_uint_eq(t.r.gate, t.start - 1); /* none */
+	ring_close(&t);
+}
+END_TEST
+
 /* The writer stands between its commit word and the control line: a stream goes on with the cells.
  */
 START_TEST(test_stale_control_line_does_not_end_streams_for_good)
@@ -712,6 +733,7 @@ static Suite *make_suite(void)
 	tcase_add_test(t, test_word_of_another_position_is_no_message);
 	tcase_add_loop_test(t, test_control_line_is_but_a_hint, 0, STARTS);
 	tcase_add_loop_test(t, test_messages_one_at_a_time_are_no_stream, 0, STARTS);
+	tcase_add_loop_test(t, test_rewind_is_no_stream, 0, STARTS);
 	tcase_add_loop_test(t, test_stale_control_line_does_not_end_streams_for_good, 0, STARTS);
 	tcase_add_loop_test(t, test_impossible_message_is_refused_for_good, 0,
 			    (int)(sizeof(impossible) / sizeof(impossible[0])));
