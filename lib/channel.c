@@ -250,20 +250,21 @@ static void commit_all(struct publish *p, const struct kvr_msg_head *head, const
 	struct kvr_group *g = p->c->g;
 	uint64_t rest;
 
+	KVR_POINT(publish_reserved, p->channel);
 	for (rest = p->set; rest; rest &= rest - 1) {
 		uint32_t r = (uint32_t)__builtin_ctzll(rest);
 
 		memcpy(p->to[r], head, sizeof *head);
 		if (p->len)
 			memcpy((uint8_t *)p->to[r] + sizeof *head, data, p->len);
-		KVR_POINT("publish.copy", r);
+		KVR_POINT(publish_copied, r);
 		kvr_ring_commit(writer_of(p, r));
 	}
 	kvr_channels_record(g, KVR_EV_PUBLISH, KVR_CALL_PUBLISH, &m, p->set);
-	KVR_POINT("publish.watermark", p->channel);
+	KVR_POINT(publish_committed, p->channel);
 	/* M1, pairs with M2 */
 	kvr_store_release(&kvr_group_leader_page(g)->watermark[p->channel], head->number);
-	KVR_POINT("publish.bell", p->channel);
+	KVR_POINT(publish_marked, p->channel);
 	for (rest = p->set; rest; rest &= rest - 1)
 		kvr_group_ring_rank(g, (uint32_t)__builtin_ctzll(rest));
 }

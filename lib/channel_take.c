@@ -9,6 +9,7 @@
 #include "atomic.h"
 #include "channel_priv.h"
 #include "err.h"
+#include "point.h"
 
 typedef unsigned long long ull;
 
@@ -42,6 +43,7 @@ static void give_back(struct kvr_channels *c, struct kvr_inbox *in)
 {
 	if (in->held) {
 		kvr_ring_release(&in->reader);
+		KVR_POINT(take_released, c->g->rank);
 		in->held = 0;
 		tell_leader(c, in);
 	}
@@ -101,6 +103,7 @@ static void deliver(struct kvr_channels *c, enum kvr_call call, uint32_t channel
 				 .len = a->len };
 
 	leaves(c, channel, a);
+	KVR_POINT(take_peeked, channel);
 	kvr_channels_record(c->g, KVR_EV_TAKE, call, &m, 0);
 	*ret = m;
 }

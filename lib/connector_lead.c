@@ -7,6 +7,7 @@
 #include "atomic.h"
 #include "connector_priv.h"
 #include "err.h"
+#include "point.h"
 #include "util.h"
 
 int kvr_lead_lookup(struct kvr_connector *c, const struct kvr_request *req,
@@ -181,7 +182,9 @@ int kvr_lead_tick(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tic
 	err = tick_records(c, t, deadline_ns, ret, max, &total);
 	if (err)
 		return err;
+	KVR_POINT(tick_published, 0);
 	kvr_store_release(&kvr_group_leader_page(c->group)->tick_done, t); /* T1, pairs with T2 */
+	KVR_POINT(tick_done, 0);
 	for (uint32_t r = 0; r < kvr_group_ranks(c->group); r++)
 		kvr_group_ring_rank(c->group, r);
 	kvr_engine_told(c->engine, total);

@@ -17,6 +17,7 @@
 #include "clock.h"
 #include "err.h"
 #include "fork.h"
+#include "point.h"
 #include "shm.h"
 #include "util.h"
 
@@ -239,7 +240,9 @@ int kvr_group_fail(struct kvr_group *g, uint32_t rank, int cause)
 		return 0;
 	kvr_store_relaxed32((uint32_t *)(void *)&p->cause, (uint32_t)final_cause(cause));
 	kvr_store_relaxed32(&p->blamed, rank < g->layout.ranks ? rank : KVR_LEADER);
+	KVR_POINT(fail_caused, rank);
 	kvr_store_release32(&p->state, KVR_PROC_FAILED); /* G1, pairs with G2 */
+	KVR_POINT(fail_declared, rank);
 	ring_all(g);
 	return 0;
 }

@@ -182,13 +182,13 @@ static int old_retire(struct kvr_group *g, const struct old_segment *old)
 		kvr_store_relaxed32(&t->cause, old->cause);
 		kvr_store_relaxed(&t->ns, kvr_now());
 		kvr_store_release(&t->new_epoch, g->header.epoch); /* K1, pairs with K2 */
-		KVR_POINT("group-marked", 0);
+		KVR_POINT(create_marked, 0);
 		for (uint32_t i = 0; i <= old->layout.ranks; i++)
 			kvr_bell_ring(&bells[i]);
 		kvr_member_path(g, KVR_SHM_SEGMENT, 0, path);
 		kvr_member_path(g, KVR_SHM_RETIRED, old->header.epoch, retired);
 		err = kvr_shm_retire(old->fd, path, retired);
-		KVR_POINT("group-retired", 0);
+		KVR_POINT(create_retired, 0);
 		if (!err)
 			kvr_shm_prune(kvr_member_dir(g), g->name, old->header.epoch);
 	}
@@ -215,13 +215,13 @@ static int create_locked(struct kvr_group *g, const struct kvr_group_opts *o,
 		err = segment_make(g);
 	if (err)
 		return err;
-	KVR_POINT("group-made", 0);
+	KVR_POINT(create_made, 0);
 	/* The word is held before anybody can see it: a visible segment has a living leader. */
 	kvr_member_enter(g);
 	err = kvr_watcher_start(&g->proc->life, g->bell, NULL, o->event_fd, &g->watcher);
 	if (err)
 		return kvr_fail_more(err, " (leader of group %s)", g->name);
-	KVR_POINT("group-held", 0);
+	KVR_POINT(create_held, 0);
 	if (old->fd >= 0)
 		err = old_retire(g, old);
 	kvr_member_path(g, KVR_SHM_SEGMENT, 0, path);
@@ -229,7 +229,7 @@ static int create_locked(struct kvr_group *g, const struct kvr_group_opts *o,
 		err = kvr_shm_publish(g->fd, path);
 	if (err)
 		kvr_watcher_stop(g->watcher);
-	KVR_POINT("group-published", 0);
+	KVR_POINT(create_published, 0);
 	return err;
 }
 
@@ -249,7 +249,7 @@ int kvr_group_create(const char *name, const struct kvr_group_opts *opts,
 		kvr_member_free(g);
 		return lock_fd;
 	}
-	KVR_POINT("group-locked", 0);
+	KVR_POINT(create_locked, 0);
 	err = create_locked(g, opts, &old);
 	if (old.fd >= 0)
 		close(old.fd);
@@ -393,7 +393,7 @@ static int attach_claim(struct kvr_group *g, const struct kvr_group_opts *o, int
 		*ret_again = err == -EBUSY || err == -EOWNERDEAD;
 		return kvr_fail_more(err, " (rank %u of group %s)", g->rank, g->name);
 	}
-	KVR_POINT("group-claimed", g->rank);
+	KVR_POINT(attach_claimed, g->rank);
 	/* Free again, but somebody came and went since the look: his counts are in the page. */
 	if (kvr_load_relaxed32(&g->proc->state) != KVR_PROC_ABSENT) {
 		kvr_watcher_stop(g->watcher);
@@ -401,7 +401,7 @@ static int attach_claim(struct kvr_group *g, const struct kvr_group_opts *o, int
 		return KVR_FAIL(-EBUSY, "group %s: rank %u was taken before", g->name, g->rank);
 	}
 	kvr_member_enter(g);
-	KVR_POINT("group-attached", g->rank);
+	KVR_POINT(attach_entered, g->rank);
 	kvr_group_ring_leader(g);
 	return 0;
 }
@@ -439,6 +439,8 @@ int kvr_group_attach(const char *name, uint32_t rank, const struct kvr_group_opt
 	for (;;) {
 		again = 0;
 		err = attach_look(g, opts, path, &again);
+		if (!err)
+			KVR_POINT(attach_looked, rank);
 		if (!err)
 			err = attach_claim(g, opts, &again);
 		if (!err) {

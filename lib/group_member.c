@@ -162,7 +162,7 @@ static void leave_leader(struct kvr_group *g)
 	/* A declared failure stays to be read: it says more than "left". */
 	if (kvr_load_relaxed32(&g->proc->state) != KVR_PROC_FAILED)
 		kvr_store_release32(&g->proc->state, KVR_PROC_LEFT); /* G1, pairs with G2 */
-	KVR_POINT("group-left", 0);
+	KVR_POINT(leave_told, 0);
 	for (uint32_t i = 0; i <= g->layout.ranks; i++)
 		kvr_bell_ring(&g->bells[i]);
 	/* Unless somebody removed our file: then both names may be another leader's by now. */
@@ -171,6 +171,7 @@ static void leave_leader(struct kvr_group *g)
 		kvr_member_remove_pool(g);
 		kvr_shm_unlink(g->fd, path);
 	}
+	KVR_POINT(leave_unlinked, 0);
 	kvr_watcher_stop(g->watcher);
 }
 
@@ -195,6 +196,7 @@ void kvr_group_close(struct kvr_group *g)
 		leave_leader(g);
 	} else if (g->watcher) {
 		kvr_store_release32(&g->proc->state, KVR_PROC_LEFT); /* G1, pairs with G2 */
+		KVR_POINT(leave_rank, g->rank);
 		kvr_watcher_stop(g->watcher);
 		kvr_group_ring_leader(g);
 	}

@@ -192,14 +192,14 @@ START_TEST(test_death_of_a_rank_ends_a_publish_that_waits_for_it)
 }
 END_TEST
 
-static const char *kill_at;
+static enum kvr_point kill_at;
 static uint32_t kill_arg;
 static uint32_t kill_after; /* publishes */
 static uint32_t passed;
 
-static void hook(const char *point, uint32_t arg)
+static void hook(enum kvr_point point, uint32_t arg)
 {
-	if (!strcmp(point, kill_at) && arg == kill_arg && ++passed > kill_after)
+	if (point == kill_at && arg == kill_arg && ++passed > kill_after)
 		raise(SIGKILL);
 }
 
@@ -216,7 +216,7 @@ static void lead_and_die(const char *name)
 	_exit(97);
 }
 
-static void kill_leader_at(const char *point, uint32_t arg, uint64_t expected)
+static void kill_leader_at(enum kvr_point point, uint32_t arg, uint64_t expected)
 {
 	char name[KVR_NAME_MAX];
 	pid_t pids[RANKS], leader;
@@ -235,7 +235,7 @@ static void kill_leader_at(const char *point, uint32_t arg, uint64_t expected)
 	reap(pids, RANKS);
 	for (uint32_t r = 0; r < RANKS; r++) {
 		ck_assert_msg(reports[r].seen == expected, "%s %u: rank %u saw %llu, expected %llu",
-			      point, arg, r, (unsigned long long)reports[r].seen,
+			      kvr_point_name(point), arg, r, (unsigned long long)reports[r].seen,
 			      (unsigned long long)expected);
 		ck_assert_uint_eq(reports[r].sum, reports[0].sum);
 		ck_assert_int_eq(reports[r].err, -EOWNERDEAD);
@@ -246,11 +246,12 @@ static void kill_leader_at(const char *point, uint32_t arg, uint64_t expected)
 
 START_TEST(test_leader_killed_in_a_publish_leaves_equal_histories)
 {
-	kill_leader_at("publish.copy", 0, 20);
-	kill_leader_at("publish.copy", 1, 20);
-	kill_leader_at("publish.copy", 2, 20); /* two ranks have the copy, the third does not */
-	kill_leader_at("publish.watermark", KVR_CH_USER0, 20);
-	kill_leader_at("publish.bell", KVR_CH_USER0, 21);
+	kill_leader_at(KVR_POINT_publish_copied, 0, 20);
+	kill_leader_at(KVR_POINT_publish_copied, 1, 20);
+	kill_leader_at(KVR_POINT_publish_copied, 2,
+		       20); /* two ranks have the copy, the third does not */
+	kill_leader_at(KVR_POINT_publish_committed, KVR_CH_USER0, 20);
+	kill_leader_at(KVR_POINT_publish_marked, KVR_CH_USER0, 21);
 }
 END_TEST
 

@@ -467,12 +467,12 @@ END_TEST
 
 /* --- killed at each point of the protocol --- */
 
-static const char *die_at;
+static enum kvr_point die_at;
 
-static void point(const char *at, uint32_t arg)
+static void point(enum kvr_point at, uint32_t arg)
 {
 	(void)arg;
-	if (!strcmp(at, die_at))
+	if (at == die_at)
 		raise(SIGKILL);
 }
 
@@ -491,7 +491,7 @@ static int member_dies(struct member *m)
 	return 0;
 }
 
-static void die(const char *at, uint32_t rank)
+static void die(enum kvr_point at, uint32_t rank)
 {
 	struct member m;
 	int status;
@@ -499,19 +499,22 @@ static void die(const char *at, uint32_t rank)
 	die_at = at;
 	m = member_start(member_dies, rank);
 	status = test_reap(m.pid, 5000);
-	ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "%s: status %#x", at,
-		      status);
+	ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "%s: status %#x",
+		      kvr_point_name(at), status);
 	close(m.to);
 	close(m.from);
 }
 
-static const char *const leader_points[] = { "group-locked", "group-made",    "group-held",
-					     "group-marked", "group-retired", "group-published",
-					     "group-left" };
+static const enum kvr_point leader_points[] = {
+	KVR_POINT_create_locked, KVR_POINT_create_made,	   KVR_POINT_create_held,
+	KVR_POINT_create_marked, KVR_POINT_create_retired, KVR_POINT_create_published,
+	KVR_POINT_leave_told,	 KVR_POINT_leave_unlinked
+};
 
 /* The next leader gets in, and a rank after it, whatever the one before was doing. */
-static void place_is_clean(const char *after, int files)
+static void place_is_clean(enum kvr_point at, int files)
 {
+	const char *after = kvr_point_name(at);
 	struct kvr_group *l = NULL, *r = NULL;
 	int rc = kvr_group_create(name, &opts, &l);
 
@@ -527,8 +530,8 @@ static void place_is_clean(const char *after, int files)
 START_TEST(test_leader_killed_anywhere_in_create)
 {
 	for (size_t i = 0; i < KVR_ARRAY_LEN(leader_points); i++) {
-		if (!strcmp(leader_points[i], "group-marked") ||
-		    !strcmp(leader_points[i], "group-retired"))
+		if (leader_points[i] == KVR_POINT_create_marked ||
+		    leader_points[i] == KVR_POINT_create_retired)
 			continue; /* only with a predecessor */
 		die(leader_points[i], KVR_LEADER);
 		place_is_clean(leader_points[i], 2);
@@ -555,7 +558,8 @@ END_TEST
 
 START_TEST(test_rank_killed_anywhere_in_attach)
 {
-	static const char *const points[] = { "group-claimed", "group-attached" };
+	static const enum kvr_point points[] = { KVR_POINT_attach_claimed,
+						 KVR_POINT_attach_entered };
 
 	for (size_t i = 0; i < KVR_ARRAY_LEN(points); i++) {
 		struct member l = start_leader();

@@ -409,9 +409,9 @@ START_TEST(test_group_whose_processes_were_all_killed_is_shown)
 }
 END_TEST
 
-static void die_before_the_last_copy(const char *point, uint32_t rank)
+static void die_before_the_last_copy(enum kvr_point point, uint32_t rank)
 {
-	if (!strcmp(point, "publish.copy") && rank == 1)
+	if (point == KVR_POINT_publish_copied && rank == 1)
 		raise(SIGKILL);
 }
 

@@ -71,10 +71,10 @@ END_TEST
 static uint32_t copies_before_death;
 static uint32_t publishes_before_death;
 
-static void die_between_copies(const char *point, uint32_t arg)
+static void die_between_copies(enum kvr_point point, uint32_t arg)
 {
 	(void)arg;
-	if (strcmp(point, "publish.copy"))
+	if (point != KVR_POINT_publish_copied)
 		return;
 	if (publishes_before_death) {
 		publishes_before_death--;
