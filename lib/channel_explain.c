@@ -87,8 +87,7 @@ static void add_counts(const struct kvr_channels *c, uint32_t channel)
 	uint32_t published =
 		(uint32_t)kvr_load_relaxed((const void *)ring); /* the control line's */
 	uint64_t taken = kvr_load_relaxed(&kvr_group_rank_page(g, g->rank)->taken[channel]);
-	/* M2, pairs with M1 */
-	uint64_t watermark = kvr_load_acquire(&g->leader->watermark[channel]);
+	uint64_t watermark = kvr_group_watermark(g, channel);
 
 	kvr_fail_more(0,
 		      " On %s the leader published %llu messages, %llu of them to this rank, which "

@@ -69,8 +69,7 @@ int kvr_channels_front(struct kvr_channels *c, uint32_t channel, struct kvr_arri
 	if (msg.len < sizeof ret->head)
 		return bad(c, channel, "length", msg.len, sizeof ret->head);
 	memcpy(&ret->head, msg.data, sizeof ret->head);
-	/* M2, pairs with M1 */
-	if (ret->head.number > kvr_load_acquire(&c->g->leader->watermark[channel])) {
+	if (ret->head.number > kvr_group_watermark(c->g, channel)) {
 		kvr_ring_rewind(&in->reader);
 		return 0;
 	}
@@ -357,7 +356,7 @@ int kvr_channels_drain(struct kvr_channels *channels, uint32_t channel,
 		return err;
 	/* What comes later is for the next call: a leader that never pauses must not keep us here.
 	 */
-	end = kvr_load_acquire(&channels->g->leader->watermark[channel]); /* M2, pairs with M1 */
+	end = kvr_group_watermark(channels->g, channel);
 	err = await(&w, KVR_CALL_TAKE, 0);
 	while (err == 1) {
 		deliver(channels, KVR_CALL_TAKE, channel, &w.got, &m);

@@ -95,18 +95,17 @@ struct tick_wait {
 
 static uint64_t tick_done(const struct kvr_connector *c)
 {
-	return kvr_load_acquire(&c->group->leader->tick_done); /* T2, pairs with T1 */
+	return kvr_group_tick_done(c->group);
 }
 
 /* The leader announced its end, after its last tick; this rank did not take the message yet. */
 static int end_announced(const struct kvr_connector *c)
 {
 	const struct kvr_rank_page *own = (const void *)c->group->own;
-	const uint64_t *told = &c->group->leader->watermark[KVR_CH_CONTROL];
 
 	if (c->ended)
 		return 1;
-	return kvr_load_acquire(told) > own->taken[KVR_CH_CONTROL]; /* M2, pairs with M1 */
+	return kvr_group_watermark(c->group, KVR_CH_CONTROL) > own->taken[KVR_CH_CONTROL];
 }
 
 static int tick_ready(void *arg)

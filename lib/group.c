@@ -9,7 +9,6 @@
 #include "group.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +16,7 @@
 #include "clock.h"
 #include "err.h"
 #include "fork.h"
+#include "peer.h"
 #include "point.h"
 #include "shm.h"
 #include "util.h"
@@ -24,30 +24,7 @@
 typedef unsigned long long ull;
 
 #define ERRNO_MAX 4095
-
-/* Appends to a text of fixed size; what does not fit is cut. */
-static void add(char *text, size_t size, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-static void add(char *text, size_t size, const char *fmt, ...)
-{
-	size_t used = strlen(text);
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text + used, size - used, fmt, ap);
-	va_end(ap);
-}
-
-static void add_age(char *text, size_t size, uint64_t since_ns)
-{
-	uint64_t now = kvr_now(), age = since_ns < now ? now - since_ns : 0;
-
-	if (age < KVR_SEC)
-		add(text, size, "%llu ms", (ull)(age / KVR_MS));
-	else
-		add(text, size, "%llu.%llu s", (ull)(age / KVR_SEC),
-		    (ull)(age / (KVR_SEC / 10) % 10));
-}
+#define CLOSING_NS KVR_SEC /* a taker needs microseconds between its two words */
 
 static const struct kvr_proc *proc_of(const struct kvr_group *g, uint32_t rank)
 {
@@ -61,86 +38,133 @@ static uint32_t state_of(const struct kvr_proc *p)
 	return kvr_load_acquire32(&p->state); /* G2, pairs with G1 */
 }
 
-static void add_condition(char *text, size_t size, const struct kvr_proc *p)
-{
-	enum kvr_life_state life = kvr_life_peek(&p->life);
-	uint32_t state = state_of(p), pid = kvr_load_relaxed32(&p->pid);
-
-	if (state == KVR_PROC_ABSENT && life == KVR_LIFE_NONE) {
-		add(text, size, "not attached");
-		return;
-	}
-	add(text, size, "pid %u, ", pid);
-	if (state == KVR_PROC_LEFT)
-		add(text, size, "left in good order");
-	else if (life == KVR_LIFE_DEAD)
-		add(text, size, "dead");
-	else if (kvr_shm_dumping(pid, kvr_load_relaxed(&p->start_time)))
-		add(text, size, "dumping core");
-	else if (state == KVR_PROC_ABSENT)
-		add(text, size, "attaching");
-	else
-		add(text, size, life == KVR_LIFE_ALIVE ? "alive" : "gone");
-	if (state == KVR_PROC_FAILED)
-		add(text, size, ", it declared the epoch over");
-}
-
-static void add_activity(char *text, size_t size, const struct kvr_proc *p)
-{
-	uint64_t phase = kvr_load_relaxed(&p->phase_until), now = kvr_now();
-	uint64_t progress = kvr_load_relaxed(&p->progress_ns);
-	uint32_t call = kvr_load_relaxed32(&p->in_call);
-	uint32_t arg = kvr_load_relaxed32(&p->call_arg);
-
-	if (call) {
-		add(text, size, ", in %s ", kvr_call_name(call));
-		if (call == KVR_CALL_PUBLISH || call == KVR_CALL_TAKE || call == KVR_CALL_EXPECT)
-			add(text, size, "of channel %s ", kvr_channel_name(arg));
-		add(text, size, "for ");
-		add_age(text, size, kvr_load_relaxed(&p->call_ns));
-	} else if (progress) {
-		add(text, size, ", in no call, last seen ");
-		add_age(text, size, progress);
-		add(text, size, " ago");
-	}
-	if (phase > now)
-		add(text, size, ", in a long phase for %llu s more",
-		    (ull)((phase - now) / KVR_SEC + 1));
-}
-
 void kvr_group_describe(const struct kvr_group *g, uint32_t rank, char *ret_text, size_t size)
 {
 	const struct kvr_proc *p = proc_of(g, rank);
 	char text[256] = "the leader (";
+	struct kvr_peer peer;
 
 	if (rank != KVR_LEADER)
 		snprintf(text, sizeof text, "rank %u (", rank);
 	if (p) {
-		add_condition(text, sizeof text, p);
-		if (state_of(p) != KVR_PROC_ABSENT)
-			add_activity(text, sizeof text, p);
+		kvr_peer_read(p, rank, &peer);
+		kvr_peer_text(&peer, text, sizeof text - 2);
 	} else {
-		add(text, sizeof text, "there is none");
+		snprintf(text + strlen(text), sizeof text - strlen(text), "there is none");
 	}
-	add(text, sizeof text, ")");
-	snprintf(ret_text, size, "%s", text);
+	snprintf(ret_text, size, "%s)", text);
+}
+
+static int inert(const struct kvr_group *g, const char *call)
+{
+	if (g->forks == kvr_fork_generation())
+		return 0;
+	return KVR_FAIL(-EINVAL,
+			"group %s: %s in a forked child: the handle is its parent's (pid %u); the "
+			"child must attach by itself, as another rank",
+			g->name, call, g->pid);
+}
+
+int kvr_group_peer(struct kvr_group *g, uint32_t rank, struct kvr_peer *ret_peer)
+{
+	const struct kvr_proc *p = proc_of(g, rank);
+
+	if (!p)
+		return KVR_FAIL(-EINVAL, "group %s: kvr_group_peer(rank %u): it has %u ranks",
+				g->name, rank, g->layout.ranks);
+	kvr_peer_read(p, rank, ret_peer);
+	return 0;
+}
+
+int kvr_group_phase(struct kvr_group *g, const char *what, uint64_t until_ns)
+{
+	struct kvr_proc *p = g->proc;
+	int err = inert(g, "kvr_group_phase");
+
+	if (err)
+		return err;
+	kvr_store_relaxed(&p->phase_until, 0);
+	memset(p->phase, 0, sizeof p->phase);
+	if (until_ns)
+		snprintf(p->phase, sizeof p->phase, "%s", what ? what : "");
+	kvr_store_relaxed(&p->phase_until, until_ns);
+	kvr_store_relaxed(&p->progress_ns, kvr_now());
+	return 0;
+}
+
+int kvr_group_visible(struct kvr_group *g)
+{
+	int err = kvr_group_check(g), same;
+	char path[KVR_SHM_PATH];
+
+	if (err)
+		return err;
+	err = kvr_shm_path(path, sizeof path, g->dir[0] ? g->dir : NULL, g->name, KVR_SHM_SEGMENT,
+			   0);
+	if (err)
+		return err;
+	same = kvr_shm_same(g->fd, path);
+	if (!same)
+		return 0;
+	if (same == -ESTALE)
+		return KVR_FAIL(-ESTALE,
+				"group %s: somebody removed %s while epoch %llu lived, and another "
+				"leader has the name by now; end this epoch",
+				g->name, path, (ull)g->header.epoch);
+	return KVR_FAIL(same,
+			"group %s: %s of the living epoch %llu: %s; was it removed (RemoveIPC of "
+			"systemd, rm)? No process can attach any more: end this epoch and make a "
+			"new one",
+			g->name, path, (ull)g->header.epoch, kvr_strerror(same));
+}
+
+static const char *retired_text(uint32_t cause)
+{
+	switch (cause) {
+	case KVR_RETIRED_DEAD:
+		return "had died";
+	case KVR_RETIRED_LEFT:
+		return "had left";
+	case KVR_RETIRED_KILLED:
+		return "was killed by it, to take over";
+	case KVR_RETIRED_FENCED:
+		return "was shut out by it, alive or not";
+	default:
+		return "was gone";
+	}
 }
 
 static int check_stale(const struct kvr_group *g, uint64_t new_epoch)
 {
-	uint32_t cause = kvr_load_relaxed32(&g->takeover->cause);
-	char age[32] = "";
+	const struct kvr_seg_takeover *t = g->takeover;
+	int reason = (int)kvr_load_relaxed32((const uint32_t *)(const void *)&t->reason);
+	uint32_t blamed = kvr_load_relaxed32(&t->blamed);
+	char age[32] = "", who[32] = "no rank in particular";
 
-	add_age(age, sizeof age, kvr_load_relaxed(&g->takeover->ns));
-	return KVR_FAIL(
-		-ESTALE,
-		"group %s: epoch %llu is over, epoch %llu was made %s ago by pid %u because "
-		"the leader %s; close this handle and attach again",
-		g->name, (ull)g->header.epoch, (ull)new_epoch, age,
-		kvr_load_relaxed32(&g->takeover->pid),
-		cause == KVR_TAKEOVER_DEAD	? "had died"
-		: cause == KVR_TAKEOVER_RESTART ? "had left"
-						: "was gone");
+	kvr_peer_age(kvr_load_relaxed(&t->ns), age, sizeof age);
+	KVR_FAIL(-ESTALE,
+		 "group %s: epoch %llu is over, epoch %llu was made %s ago by pid %u because the "
+		 "leader %s",
+		 g->name, (ull)g->header.epoch, (ull)new_epoch, age, kvr_load_relaxed32(&t->pid),
+		 retired_text(kvr_load_relaxed32(&t->cause)));
+	if (blamed < g->layout.ranks)
+		snprintf(who, sizeof who, "rank %u", blamed);
+	if (reason < 0 && reason >= -ERRNO_MAX)
+		kvr_fail_more(-ESTALE, " after it had declared the epoch over: %s, because of %s",
+			      kvr_strerror(reason), who);
+	return kvr_fail_more(-ESTALE, "; close this handle and attach again");
+}
+
+/*
+ * How much of `seen`, a count of the leader's, still counts while another leader takes over. A
+ * taker needs microseconds from `closing` to new_epoch; one that was killed in between changed
+ * nothing, so after a second the old leader's word counts again.
+ */
+uint64_t kvr_group_fenced(const struct kvr_group *g, const uint64_t *fence, uint64_t seen)
+{
+	if (kvr_load_acquire(&g->takeover->new_epoch)) /* K2, pairs with K1 */
+		return kvr_min(seen, kvr_load_relaxed(fence));
+	return kvr_now() - kvr_load_relaxed(&g->takeover->ns) < CLOSING_NS ? 0 : seen;
 }
 
 /* What a caller would take for "again" must not be the end of an epoch. */
@@ -190,7 +214,10 @@ int kvr_group_check(struct kvr_group *g)
 	const struct kvr_proc *leader = &g->leader->proc;
 	enum kvr_life_state life;
 	uint32_t state;
+	int err = inert(g, "a call");
 
+	if (err)
+		return err;
 	if (new_epoch)
 		return check_stale(g, new_epoch);
 	/* In this order: a leader that leaves stores its state before it lets go of the word. */
@@ -223,10 +250,10 @@ static void ring_all(struct kvr_group *g)
 int kvr_group_fail(struct kvr_group *g, uint32_t rank, int cause)
 {
 	struct kvr_proc *p = g->proc;
+	int err = inert(g, "kvr_group_fail");
 
-	if (g->forks != kvr_fork_generation())
-		return KVR_FAIL(-EINVAL, "group %s: a forked child cannot end its parent's epoch",
-				g->name);
+	if (err)
+		return err;
 	if (g->rank != KVR_LEADER)
 		return KVR_FAIL(-EINVAL, "group %s: rank %u cannot end the epoch, the leader can",
 				g->name, g->rank);
@@ -296,7 +323,7 @@ static int wait_failed(struct kvr_group *g, int err, const char *what)
 	if (err != -ETIMEDOUT)
 		return KVR_FAIL(err, "group %s: waiting for %s: %s", g->name, what,
 				kvr_strerror(err));
-	add_age(waited, sizeof waited, g->proc->in_call ? g->proc->call_ns : kvr_now());
+	kvr_peer_age(g->proc->in_call ? g->proc->call_ns : kvr_now(), waited, sizeof waited);
 	kvr_group_describe(g, KVR_LEADER, leader, sizeof leader);
 	KVR_FAIL(err, "group %s epoch %llu: the deadline passed after %s while waiting for %s; ",
 		 g->name, (ull)g->header.epoch, waited, what);

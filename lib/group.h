@@ -7,6 +7,10 @@
  *      without it: "failed" or "left" is seen before its cause
  *   K1 taker: store-release of new_epoch            K2 anyone: load-acquire of new_epoch
  *      without it: -ESTALE with a cause not yet written
+ *   N1 taker: exchange of `closing`, then loads of      N2 anyone: load-acquire of `closing`,
+ *      the leader's counts                               after the count
+ *      without it: a rank acts on more than the taker copied. (Both are read-modify-write or
+ *      acquire: no load passes them.)
  *   F1 leader: compare-and-swap of `failing`        F1 another thread of the leader
  *      without it: two causes, mixed
  *   E1 watcher: xchg of its bell's `parked`; for the ringer it is B2 of wait.h
@@ -15,6 +19,7 @@
 #ifndef KVR_GROUP_H
 #define KVR_GROUP_H
 
+#include "atomic.h"
 #include "kvring/group.h"
 #include "kvring/wait.h"
 #include "layout.h"
@@ -65,6 +70,29 @@ static inline void kvr_group_ring_rank(struct kvr_group *g, uint32_t rank)
 static inline void kvr_group_ring_leader(struct kvr_group *g)
 {
 	kvr_bell_ring(&g->bells[g->layout.ranks]);
+}
+
+uint64_t kvr_group_fenced(const struct kvr_group *g, const uint64_t *fence, uint64_t seen);
+
+/*
+ * How many publishes of a channel are whole on all ranks, and the last tick: what the leader says,
+ * but not beyond the fence that a newer leader put up (the old one may live and go on).
+ */
+static inline uint64_t kvr_group_watermark(const struct kvr_group *g, uint32_t channel)
+{
+	uint64_t n = kvr_load_acquire(&g->leader->watermark[channel]); /* M2, pairs with M1 */
+
+	if (__builtin_expect(!kvr_load_acquire32(&g->takeover->closing), 1)) /* N2, pairs with N1 */
+		return n;
+	return kvr_group_fenced(g, &g->takeover->watermark[channel], n);
+}
+static inline uint64_t kvr_group_tick_done(const struct kvr_group *g)
+{
+	uint64_t n = kvr_load_acquire(&g->leader->tick_done); /* T2, pairs with T1 */
+
+	if (__builtin_expect(!kvr_load_acquire32(&g->takeover->closing), 1)) /* N2, pairs with N1 */
+		return n;
+	return kvr_group_fenced(g, &g->takeover->tick_done, n);
 }
 
 /*

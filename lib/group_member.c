@@ -17,7 +17,10 @@
 #include "fork.h"
 #include "group_watcher.h"
 #include "point.h"
+#include "process.h"
 #include "shm.h"
+
+#define LOCK_WAIT_NS (5 * KVR_SEC)
 
 const char *kvr_member_dir(const struct kvr_group *g)
 {
@@ -58,9 +61,9 @@ static int check_opts(const struct kvr_group_opts *o, int leader)
 	if (!o || o->size != sizeof *o)
 		return KVR_FAIL(-EINVAL, "group options: size is %zu, this library expects %zu",
 				o ? o->size : 0, sizeof *o);
-	if (o->reserved)
-		return KVR_FAIL(-EINVAL, "group options: reserved is %u, 0 is expected",
-				o->reserved);
+	if (o->takeover > KVR_TAKEOVER_FENCE)
+		return KVR_FAIL(-EINVAL, "group options: takeover is %u, 0 to %d are possible",
+				o->takeover, KVR_TAKEOVER_FENCE);
 	if (o->config_len > KVR_CONFIG_MAX || (o->config_len && !o->config))
 		return KVR_FAIL(-EINVAL,
 				"group options: config_len is %u, config %p; at most %u "
@@ -69,7 +72,7 @@ static int check_opts(const struct kvr_group_opts *o, int leader)
 	if (o->dir && (!o->dir[0] || strlen(o->dir) >= sizeof((struct kvr_group *)0)->dir))
 		return KVR_FAIL(-EINVAL, "group options: dir has %zu bytes, 1 to %zu are possible",
 				strlen(o->dir), sizeof((struct kvr_group *)0)->dir - 1);
-	return 0;
+	return o->setup ? kvr_setup_valid(o->setup) : 0;
 }
 
 int kvr_member_new(const char *name, const struct kvr_group_opts *o, uint32_t rank,
@@ -126,10 +129,13 @@ void kvr_member_enter(struct kvr_group *g)
 {
 	const struct kvr_layout *l = &g->layout;
 	struct kvr_proc *p = g->proc;
+	struct kvr_process self;
 
-	kvr_store_relaxed32(&p->pid, g->pid);
+	kvr_process_self(&self);
+	kvr_store_relaxed32(&p->pid, self.pid);
 	kvr_store_relaxed32(&p->rank, g->rank);
-	kvr_store_relaxed(&p->start_time, kvr_shm_start_time(g->pid));
+	kvr_store_relaxed(&p->start_time, self.start_time);
+	kvr_store_relaxed(&p->pid_ns, self.pid_ns);
 	kvr_store_relaxed(&p->progress_ns, kvr_now());
 	kvr_store_release32(&p->state, KVR_PROC_ACTIVE); /* G1, pairs with G2 */
 	kvr_recorder_init(
@@ -137,18 +143,25 @@ void kvr_member_enter(struct kvr_group *g)
 		l->events, g->rank);
 }
 
-void kvr_member_remove_pool(const struct kvr_group *g)
+int kvr_member_lock(const struct kvr_group *g, char path[KVR_SHM_PATH])
+{
+	kvr_member_path(g, KVR_SHM_LOCK, 0, path);
+	return kvr_shm_lock(path, kvr_now() + LOCK_WAIT_NS);
+}
+
+int kvr_member_remove_pool(const struct kvr_group *g)
 {
 	char path[KVR_SHM_PATH];
 	uint64_t bytes;
-	int fd;
+	int fd, err;
 
 	kvr_member_path(g, KVR_SHM_POOL, 0, path);
 	fd = kvr_shm_open(path, 0, &bytes);
 	if (fd < 0)
-		return;
-	kvr_shm_unlink(fd, path);
+		return 0;
+	err = kvr_shm_unlink(fd, path);
 	close(fd);
+	return !err;
 }
 
 /*
@@ -157,10 +170,11 @@ void kvr_member_remove_pool(const struct kvr_group *g)
  */
 static void leave_leader(struct kvr_group *g)
 {
+	int failed = kvr_load_relaxed32(&g->proc->state) == KVR_PROC_FAILED;
 	char path[KVR_SHM_PATH];
 
 	/* A declared failure stays to be read: it says more than "left". */
-	if (kvr_load_relaxed32(&g->proc->state) != KVR_PROC_FAILED)
+	if (!failed)
 		kvr_store_release32(&g->proc->state, KVR_PROC_LEFT); /* G1, pairs with G2 */
 	KVR_POINT(leave_told, 0);
 	for (uint32_t i = 0; i <= g->layout.ranks; i++)
@@ -169,7 +183,8 @@ static void leave_leader(struct kvr_group *g)
 	kvr_member_path(g, KVR_SHM_SEGMENT, 0, path);
 	if (!kvr_shm_same(g->fd, path)) {
 		kvr_member_remove_pool(g);
-		kvr_shm_unlink(g->fd, path);
+		if (!failed)
+			kvr_shm_unlink(g->fd, path);
 	}
 	KVR_POINT(leave_unlinked, 0);
 	kvr_watcher_stop(g->watcher);

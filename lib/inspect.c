@@ -26,6 +26,8 @@
 #include "kvring/ring.h"
 #include "layout.h"
 #include "life.h"
+#include "peer.h"
+#include "process.h"
 #include "recorder.h"
 #include "shm.h"
 #include "util.h"
@@ -110,7 +112,8 @@ int kvr_inspect_open(const char *path, struct kvr_inspect **ret_inspect)
 		kvr_inspect_close(in);
 		return err;
 	}
-	in->same_boot = !kvr_shm_boot_id(boot) && !memcmp(boot, in->header.boot_id, sizeof boot);
+	in->same_boot = !kvr_process_boot_id(boot) &&
+			!memcmp(boot, in->header.boot_id, sizeof boot);
 	in->snapshot = !in->same_boot || fstatfs(fd, &fs) || fs.f_type != TMPFS_MAGIC;
 	*ret_inspect = in;
 	return 0;
@@ -202,6 +205,16 @@ static int read_recorder(struct kvr_inspect *in, uint64_t off)
 	return err;
 }
 
+/* Printable, but for the ends of lines. */
+static void setup_copy(char to[KVR_SETUP_MAX], const char from[KVR_SETUP_MAX])
+{
+	size_t n = strnlen(from, KVR_SETUP_MAX - 1);
+
+	for (size_t i = 0; i < n; i++)
+		to[i] = from[i] == '\n' || (from[i] >= ' ' && from[i] <= '~') ? from[i] : '?';
+	to[n] = 0;
+}
+
 int kvr_inspect_group(struct kvr_inspect *inspect, struct kvr_inspect_group *ret_group)
 {
 	const struct kvr_seg_header *h = &inspect->header;
@@ -231,6 +244,7 @@ int kvr_inspect_group(struct kvr_inspect *inspect, struct kvr_inspect_group *ret
 	kvr_text_copy(g.model.revision, sizeof g.model.revision, h->model.revision,
 		      sizeof h->model.revision);
 	kvr_text_copy(g.model.dtype, sizeof g.model.dtype, h->model.dtype, sizeof h->model.dtype);
+	setup_copy(g.setup, h->setup);
 	g.retired_by = takeover.new_epoch;
 	g.tick_done = page.tick_done;
 	memcpy(g.watermark, page.watermark, sizeof g.watermark);
@@ -253,7 +267,7 @@ static int32_t alive(const struct kvr_inspect *in, const struct kvr_proc *p)
 		break;
 	}
 	/* Nobody updates a copy on disk: ask for the process itself. */
-	if (in->snapshot && (!in->same_boot || kvr_shm_start_time(p->pid) != p->start_time))
+	if (in->snapshot && (!in->same_boot || kvr_process_start_time(p->pid) != p->start_time))
 		return -1;
 	return 1;
 }
@@ -267,6 +281,7 @@ int kvr_inspect_proc(struct kvr_inspect *inspect, uint32_t rank, struct kvr_insp
 	} page;
 	const struct kvr_layout *l = &inspect->layout;
 	struct kvr_inspect_proc p = { .rank = rank };
+	struct kvr_peer peer;
 	int err = rank == KVR_LEADER ? 0 : check_rank(inspect, "kvr_inspect_proc", rank);
 
 	if (!err)
@@ -277,6 +292,9 @@ int kvr_inspect_proc(struct kvr_inspect *inspect, uint32_t rank, struct kvr_insp
 	p.pid = page.proc.pid;
 	p.state = page.proc.state;
 	p.alive = alive(inspect, &page.proc);
+	kvr_peer_read(&page.proc, rank, &peer);
+	p.peer = p.alive < 0 ? (uint32_t)KVR_PEER_DEAD : peer.state;
+	memcpy(p.phase, peer.phase, sizeof p.phase);
 	p.in_call = page.proc.in_call;
 	p.call_channel = page.proc.call_arg;
 	p.call_ns = page.proc.call_ns;

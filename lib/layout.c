@@ -74,14 +74,19 @@ uint64_t kvr_layout_hash(void)
 		AT(kvr_seg_header, events), AT(kvr_seg_header, tag_hash),
 		AT(kvr_seg_header, name), AT(kvr_seg_header, model),
 		AT(kvr_seg_header, config_len), AT(kvr_seg_header, config),
+		AT(kvr_seg_header, pid_ns), AT(kvr_seg_header, setup),
 		AT(kvr_seg_header, checksum),
 		SIZE(kvr_seg_takeover), AT(kvr_seg_takeover, pid), AT(kvr_seg_takeover, cause),
-		AT(kvr_seg_takeover, ns), BELL_BYTES, RING_CTL,
+		AT(kvr_seg_takeover, ns), AT(kvr_seg_takeover, reason),
+		AT(kvr_seg_takeover, blamed), AT(kvr_seg_takeover, closing),
+		AT(kvr_seg_takeover, tick_done), AT(kvr_seg_takeover, watermark),
+		BELL_BYTES, RING_CTL,
 		SIZE(kvr_proc), AT(kvr_proc, state), AT(kvr_proc, pid), AT(kvr_proc, rank),
 		AT(kvr_proc, start_time), AT(kvr_proc, phase_until), AT(kvr_proc, progress_ns),
 		AT(kvr_proc, in_call), AT(kvr_proc, call_arg), AT(kvr_proc, call_ns),
 		AT(kvr_proc, tick_seen), AT(kvr_proc, lost_wakes), AT(kvr_proc, expired),
-		AT(kvr_proc, mismatches), AT(kvr_proc, cause), AT(kvr_proc, blamed), KVR_CALLS,
+		AT(kvr_proc, mismatches), AT(kvr_proc, cause), AT(kvr_proc, blamed),
+		AT(kvr_proc, pid_ns), AT(kvr_proc, phase), KVR_CALLS,
 		SIZE(kvr_leader_page), AT(kvr_leader_page, tick_done),
 		AT(kvr_leader_page, watermark), AT(kvr_leader_page, calls),
 		SIZE(kvr_rank_page), AT(kvr_rank_page, calls), AT(kvr_rank_page, taken),
@@ -178,11 +183,11 @@ int kvr_header_check(const struct kvr_seg_header *header, uint64_t file_bytes, c
 
 	if (err)
 		return err;
-	if (h->incompat)
+	if (h->incompat & ~KVR_SEG_INCOMPAT)
 		return KVR_FAIL(-EPROTO,
-				"%s: incompat has bits %#llx that this library does not know; use "
+				"%s: incompat is %#llx, this library knows the bits %#llx; use "
 				"the same version in the leader and all ranks",
-				path, (ull)h->incompat);
+				path, (ull)h->incompat, KVR_SEG_INCOMPAT);
 	err = differs(path, "channels", h->channels, KVR_CHANNELS, broken);
 	if (err)
 		return err;
@@ -245,6 +250,104 @@ int kvr_model_check(const struct kvr_model *theirs, const struct kvr_model *ours
 			err = KVR_FAIL(-EPROTO, "%s: model.%s is %u there and %u here", where,
 				       numbers[i].name, numbers[i].a, numbers[i].b);
 	return err;
+}
+
+/* One line "name=value". */
+struct field {
+	const char *name, *value;
+	size_t name_len, value_len;
+};
+
+/* The field at `at`, which ends before `end`: the next line's place, or NULL when there is none. */
+static const char *field_read(const char *at, const char *end, struct field *ret)
+{
+	const char *stop, *equals;
+
+	while (at < end && *at == '\n')
+		at++;
+	stop = at < end ? memchr(at, '\n', (size_t)(end - at)) : NULL;
+	if (at == end)
+		return NULL;
+	if (!stop)
+		stop = end;
+	equals = memchr(at, '=', (size_t)(stop - at));
+	ret->name = at;
+	ret->name_len = (size_t)((equals ? equals : stop) - at);
+	ret->value = equals ? equals + 1 : stop;
+	ret->value_len = (size_t)(stop - ret->value);
+	return stop;
+}
+
+static int field_find(const char *at, const char *end, const struct field *like, struct field *ret)
+{
+	while ((at = field_read(at, end, ret)))
+		if (ret->name_len == like->name_len &&
+		    !memcmp(ret->name, like->name, like->name_len))
+			return 1;
+	return 0;
+}
+
+int kvr_setup_valid(const char *setup)
+{
+	size_t len = strnlen(setup, KVR_SETUP_MAX);
+	const char *at = setup, *end = setup + len;
+	struct field f, again;
+
+	if (len == KVR_SETUP_MAX)
+		return KVR_FAIL(-EINVAL, "setup has more than the %u bytes that are possible",
+				KVR_SETUP_MAX - 1);
+	for (const char *p = setup; p < end; p++)
+		if ((*p < ' ' || *p > '~') && *p != '\n')
+			return KVR_FAIL(
+				-EINVAL,
+				"setup has the byte %#x at %zu; printable ASCII and ends of "
+				"lines are possible",
+				(unsigned)(unsigned char)*p, (size_t)(p - setup));
+	while ((at = field_read(at, end, &f))) {
+		if (!f.name_len || f.value == f.name + f.name_len)
+			return KVR_FAIL(-EINVAL, "setup: \"%.*s\" is not name=value",
+					(int)(at - f.name), f.name);
+		if (field_find(at, end, &f, &again))
+			return KVR_FAIL(-EINVAL, "setup has \"%.*s\" twice", (int)f.name_len,
+					f.name);
+	}
+	return 0;
+}
+
+/* Every field of a is in b, with the same value. `mine`: a is this side's. */
+static int setup_within(const char *a, const char *b, int mine, const char *where)
+{
+	const char *a_end = a + strlen(a), *b_end = b + strlen(b);
+	struct field f, other;
+
+	while ((a = field_read(a, a_end, &f))) {
+		int found = field_find(b, b_end, &f, &other);
+
+		if (!found)
+			return KVR_FAIL(-EPROTO, "%s: setup %.*s is \"%.*s\" %s and missing %s",
+					where, (int)f.name_len, f.name, (int)f.value_len, f.value,
+					mine ? "here" : "there", mine ? "there" : "here");
+		if (f.value_len != other.value_len || memcmp(f.value, other.value, f.value_len))
+			return KVR_FAIL(-EPROTO,
+					"%s: setup %.*s is \"%.*s\" there and \"%.*s\" here", where,
+					(int)f.name_len, f.name, (int)other.value_len, other.value,
+					(int)f.value_len, f.value);
+	}
+	return 0;
+}
+
+int kvr_setup_check(const char theirs[KVR_SETUP_MAX], const char *ours, const char *where)
+{
+	char copy[KVR_SETUP_MAX];
+	int err;
+
+	memcpy(copy, theirs, sizeof copy);
+	copy[sizeof copy - 1] = 0;
+	for (char *p = copy; *p; p++)
+		if ((*p < ' ' || *p > '~') && *p != '\n')
+			*p = '?';
+	err = setup_within(ours, copy, 1, where);
+	return err ? err : setup_within(copy, ours, 0, where);
 }
 
 static const char *pick(const char *const *names, size_t count, uint32_t i)

@@ -19,6 +19,11 @@
  * with R = 128 + 64 events and up() rounding to 4096. 8 ranks, defaults: 10.9 MiB.
  *
  * Every value read from another's page is input: loaded once, bounded, then used.
+ *
+ * Versions. KVR_SEG_VERSION changes with any size, offset or meaning below, and processes of
+ * different versions refuse each other. A minor version may give meaning to reserved bytes (they
+ * are 0 until then) without that: it sets a bit of `compat` when others may ignore the addition, of
+ * `incompat` when they would do harm. Unknown bits of `compat` are ignored, of `incompat` refused.
  */
 #ifndef KVR_LAYOUT_H
 #define KVR_LAYOUT_H
@@ -26,9 +31,11 @@
 #include "kvring/types.h"
 
 #define KVR_SEG_MAGIC 0x313047455352564bull /* "KVRSEG01" in memory */
-#define KVR_SEG_VERSION 2u
+#define KVR_SEG_VERSION 3u
 #define KVR_LEADER 0xffffffffu /* in place of a rank */
 #define KVR_CONFIG_MAX 3072u
+#define KVR_SETUP_MAX 504u
+#define KVR_SEG_INCOMPAT 0ull /* the bits that this library knows */
 
 /*
  * Header. Constant once visible. The checksum is XXH3-64 of bytes 0..4087 with `magic` as 0: magic
@@ -46,7 +53,7 @@ struct kvr_seg_header {
 	uint64_t epoch;		/*   64  1 for the first */
 	uint8_t boot_id[16];	/*   72 */
 	uint64_t created_ns;	/*   88  CLOCK_MONOTONIC */
-	uint32_t pid;		/*   96  creator, in its own pid namespace */
+	uint32_t pid;		/*   96  creator, in the pid namespace pid_ns */
 	uint32_t ranks;		/*  100  1..64 */
 	uint64_t start_time;	/*  104  field 22 of /proc/pid/stat */
 	uint32_t ring_bytes;	/*  112  power of two */
@@ -59,9 +66,10 @@ struct kvr_seg_header {
 	struct kvr_model model; /*  208  144 bytes: the caller's configuration fingerprint */
 	uint32_t config_len;	/*  352  bytes of config in use */
 	uint32_t config_kind;	/*  356  who defines config: 1 the connector */
-	uint8_t reserved0[152]; /*  360 */
+	uint64_t pid_ns;	/*  360  inode of the creator's pid namespace */
+	uint8_t reserved0[144]; /*  368 */
 	uint8_t config[3072];	/*  512  opaque to the group: shape and pool of the connector */
-	uint8_t reserved1[504]; /* 3584 */
+	char setup[504];	/* 3584  lines "name=value": the caller's own fingerprint */
 	uint64_t checksum;	/* 4088 */
 };
 _Static_assert(sizeof(struct kvr_model) == 144, "model");
@@ -74,19 +82,42 @@ _Static_assert(offsetof(struct kvr_seg_header, created_ns) == 88, "header");
 _Static_assert(offsetof(struct kvr_seg_header, ring_bytes) == 112, "header");
 _Static_assert(offsetof(struct kvr_seg_header, library) == 136, "header");
 _Static_assert(offsetof(struct kvr_seg_header, model) == 208, "header");
+_Static_assert(offsetof(struct kvr_seg_header, pid_ns) == 360, "header");
 _Static_assert(offsetof(struct kvr_seg_header, config) == 512, "header");
+_Static_assert(offsetof(struct kvr_seg_header, setup) == 3584, "header");
 _Static_assert(offsetof(struct kvr_seg_header, checksum) == 4088, "header");
 
-/* Takeover page. Written once, under the name lock, by the process that made the newer epoch. */
+/*
+ * Takeover page. Written under the name lock by the process that makes the newer epoch.
+ *
+ * The fence: the old leader may live and publish on (it was stopped, and goes on). So the taker
+ * freezes what counts: with `closing` set, ranks take nothing; then it copies how far the leader
+ * is; then new_epoch makes the copy true, and ranks drain up to it, and not beyond.
+ */
 struct kvr_seg_takeover {
-	uint64_t new_epoch; /* 0  0: this segment is current. K1 store-release, pairs with K2 */
-	uint32_t pid;	    /* 8  of the taker */
-	uint32_t cause;	    /* 12 KVR_TAKEOVER_... */
-	uint64_t ns;	    /* 16 */
-	uint8_t reserved[4072];
+	uint64_t new_epoch;	/*   0  0: current. K1 store-release, pairs with K2 */
+	uint32_t pid;		/*   8  of the taker */
+	uint32_t cause;		/*  12  enum kvr_retired */
+	uint64_t ns;		/*  16 */
+	int32_t reason;		/*  24  why the old leader declared it over, negative errno, or 0 */
+	uint32_t blamed;	/*  28  rank that it blamed, or KVR_LEADER */
+	uint32_t closing;	/*  32  N1 exchange, pairs with N2 */
+	uint32_t reserved0;	/*  36 */
+	uint64_t tick_done;	/*  40  the leader's, as far as it counts */
+	uint64_t watermark[16]; /*  48  likewise */
+	uint8_t reserved[4096 - 176];
 };
 _Static_assert(sizeof(struct kvr_seg_takeover) == 4096, "takeover");
-enum { KVR_TAKEOVER_NONE, KVR_TAKEOVER_DEAD, KVR_TAKEOVER_RESTART };
+_Static_assert(offsetof(struct kvr_seg_takeover, reason) == 24, "takeover");
+_Static_assert(offsetof(struct kvr_seg_takeover, closing) == 32, "takeover");
+_Static_assert(offsetof(struct kvr_seg_takeover, watermark) == 48, "takeover");
+enum kvr_retired {
+	KVR_RETIRED_NOT,
+	KVR_RETIRED_DEAD,   /* its leader was dead */
+	KVR_RETIRED_LEFT,   /* it had left, or had declared the epoch over and left */
+	KVR_RETIRED_KILLED, /* the taker killed it */
+	KVR_RETIRED_FENCED  /* it may live, and has only lost its name */
+};
 
 /* States of a process in its page. */
 enum kvr_proc_state {
@@ -114,12 +145,14 @@ struct kvr_proc {
 	uint64_t mismatches;  /*  80  wrong tags met by expect */
 	int32_t cause;	      /*  88  leader: why the epoch failed, negative errno */
 	uint32_t blamed;      /*  92  leader: rank that it blames, or KVR_LEADER */
-	uint64_t reserved[4]; /*  96 */
+	uint64_t pid_ns;      /*  96  inode of the pid namespace that `pid` belongs to */
+	char phase[24];	      /* 104  name of the long phase */
 };
 _Static_assert(sizeof(struct kvr_proc) == 128, "proc");
 _Static_assert(offsetof(struct kvr_proc, progress_ns) == 32, "proc");
 _Static_assert(offsetof(struct kvr_proc, tick_seen) == 56, "proc");
 _Static_assert(offsetof(struct kvr_proc, cause) == 88, "proc");
+_Static_assert(offsetof(struct kvr_proc, pid_ns) == 96, "proc");
 
 /* Kinds of call, counted per process in its page and named by ring-dump. */
 enum kvr_call {
@@ -291,6 +324,12 @@ uint64_t kvr_header_sum(const struct kvr_seg_header *header);
 /* Compares what blocks depend on, field by field. 0, or -EPROTO with the field and both values. */
 int kvr_model_check(const struct kvr_model *theirs, const struct kvr_model *ours,
 		    const char *where);
+/* 0, or -EINVAL with the reason: lines "name=value" (printable, each name once), at most
+ * KVR_SETUP_MAX - 1 bytes. */
+int kvr_setup_valid(const char *setup);
+/* Compares two fingerprints name by name. `theirs` may lack its end or be nonsense. 0, or -EPROTO
+ * with the name and both values. */
+int kvr_setup_check(const char theirs[KVR_SETUP_MAX], const char *ours, const char *where);
 /* XXH3-64 of the sizes and offsets of all structs above. */
 uint64_t kvr_layout_hash(void);
 /* XXH3-64 of the names of tags, channels and stages. */

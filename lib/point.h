@@ -15,6 +15,7 @@
 	X(create_locked)     /* the name lock is held */                    \
 	X(create_made)	     /* the new segment is whole, without a name */ \
 	X(create_held)	     /* the leader's liveness word is taken */      \
+	X(create_closing)    /* ranks of the old epoch take nothing */      \
 	X(create_marked)     /* the old segment names its successor */      \
 	X(create_retired)    /* it has its new name */                      \
 	X(create_published)  /* the new segment has the name */             \

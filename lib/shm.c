@@ -432,6 +432,7 @@ struct prune {
 	uint64_t second; /* kept, too */
 	uint64_t newest; /* when that one was retired, ns */
 	int remove;
+	int removed;
 };
 
 static void prune_one(void *arg, const char *file)
@@ -449,7 +450,7 @@ static void prune_one(void *arg, const char *file)
 		return;
 	if (p->remove) {
 		if (epoch != p->second)
-			unlink(path);
+			p->removed += !unlink(path);
 		return;
 	}
 	/* By time of retirement, not by epoch: epochs start at 1 again after a clean end. */
@@ -460,13 +461,15 @@ static void prune_one(void *arg, const char *file)
 	}
 }
 
-void kvr_shm_prune(const char *dir, const char *name, uint64_t epoch)
+int kvr_shm_prune(const char *dir, const char *name, uint64_t epoch, int second)
 {
-	struct prune p = { .dir = dir, .name = name, .epoch = epoch };
+	struct prune p = { .dir = dir, .name = name, .epoch = epoch, .second = epoch };
 
-	kvr_shm_list(dir, prune_one, &p);
+	if (second)
+		kvr_shm_list(dir, prune_one, &p);
 	p.remove = 1;
 	kvr_shm_list(dir, prune_one, &p);
+	return p.removed;
 }
 
 int kvr_shm_unlinked(int fd)
@@ -522,62 +525,6 @@ int kvr_shm_list(const char *dir, void (*fn)(void *arg, const char *file), void 
 	}
 	closedir(d);
 	return count;
-}
-
-/* A whole small file of /proc as text. Its length, 0 when it cannot be read. */
-static size_t proc_read(const char *path, char *buf, size_t size)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, buf, size - 1);
-
-	if (fd >= 0)
-		close(fd);
-	buf[n > 0 ? n : 0] = 0;
-	return n > 0 ? (size_t)n : 0;
-}
-
-uint64_t kvr_shm_start_time(uint32_t pid)
-{
-	char path[40], text[1024], *at;
-
-	snprintf(path, sizeof path, "/proc/%u/stat", pid);
-	proc_read(path, text, sizeof text);
-	/* Field 2 is the program's name in parentheses and may contain anything. */
-	at = strrchr(text, ')');
-	for (int field = 2; at && field < 22; field++)
-		at = strchr(at + 1, ' ');
-	return at ? strtoull(at + 1, NULL, 10) : 0;
-}
-
-int kvr_shm_dumping(uint32_t pid, uint64_t start_time)
-{
-	char path[40], text[4096];
-
-	snprintf(path, sizeof path, "/proc/%u/status", pid);
-	if (!pid || !proc_read(path, text, sizeof text) || !strstr(text, "\nCoreDumping:\t1"))
-		return 0;
-	return kvr_shm_start_time(pid) == start_time;
-}
-
-int kvr_shm_boot_id(uint8_t ret_id[16])
-{
-	const char *path = "/proc/sys/kernel/random/boot_id";
-	char text[64];
-	uint8_t id[16];
-	unsigned have = 0, v;
-
-	proc_read(path, text, sizeof text);
-	for (const char *p = text; *p && have < 16; p += *p == '-' ? 1 : 2) {
-		if (*p == '-')
-			continue;
-		if (sscanf(p, "%2x", &v) != 1 || !p[1])
-			break;
-		id[have++] = (uint8_t)v;
-	}
-	if (have < 16)
-		return KVR_FAIL(-EIO, "%s does not hold the boot id: \"%.40s\"", path, text);
-	memcpy(ret_id, id, 16);
-	return 0;
 }
 
 int kvr_shm_random(void *buf, size_t len)

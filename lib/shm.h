@@ -54,8 +54,9 @@ int kvr_shm_unlink(int fd, const char *path);
 /* Renames `path` to `retired` (replacing what is there) only if it is still the file behind `fd`.
  * 0 also when nothing has that name any more. */
 int kvr_shm_retire(int fd, const char *path, const char *retired);
-/* Of the retired segments of a group, removes all but that of `epoch` and the newest other. */
-void kvr_shm_prune(const char *dir, const char *name, uint64_t epoch);
+/* Of the retired segments of a group, removes all but that of `epoch` and, if `second`, the one of
+ * the others that was retired last. Returns how many were removed. */
+int kvr_shm_prune(const char *dir, const char *name, uint64_t epoch, int second);
 /* 1: the file behind fd has no name any more (somebody removed it: RemoveIPC, rm). */
 int kvr_shm_unlinked(int fd);
 /* pread of exactly len bytes for inspectors; -EBADMSG when the file ends before. */
@@ -63,13 +64,6 @@ int kvr_shm_read(int fd, void *buf, size_t len, uint64_t off);
 /* Calls fn with the name of each kvr-UID-* file of this user in dir; returns their number or
  * -errno. fn may remove the file. */
 int kvr_shm_list(const char *dir, void (*fn)(void *arg, const char *file), void *arg);
-
-/* Identity of a process: start time (field 22 of /proc/PID/stat) and the boot id. */
-uint64_t kvr_shm_start_time(uint32_t pid); /* 0: no such process */
-/* 1: that very process is writing a core dump: neither alive nor gone, for as long as that takes.
- */
-int kvr_shm_dumping(uint32_t pid, uint64_t start_time);
-int kvr_shm_boot_id(uint8_t ret_id[16]);
 int kvr_shm_random(void *buf, size_t len);
 
 #endif

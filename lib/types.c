@@ -184,3 +184,13 @@ const char *kvr_stage_name(uint32_t stage)
 	_Static_assert(KVR_ARRAY_LEN(names) == KVR_STAGES, "a name a stage");
 	return stage < KVR_STAGES ? names[stage] : "?";
 }
+
+const char *kvr_peer_state_name(uint32_t state)
+{
+	static const char *const names[] = { "not attached",	  "attaching",	  "alive",
+					     "stopped",		  "dumping core", "dead",
+					     "left in good order" };
+
+	_Static_assert(KVR_ARRAY_LEN(names) == KVR_PEER_STATES, "a name a state");
+	return state < KVR_PEER_STATES ? names[state] : "?";
+}

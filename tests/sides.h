@@ -186,10 +186,7 @@ static inline void explained(const char *text, ...)
 /* The segment of a dead group stays for whoever looks into it. */
 static inline void remove_group(const char *name)
 {
-	char path[KVR_SHM_PATH];
-
-	must(kvr_shm_path(path, sizeof path, NULL, name, KVR_SHM_SEGMENT, 0));
-	ck_assert_int_eq(unlink(path), 0);
+	must(kvr_group_remove(name, NULL));
 }
 
 #endif

@@ -245,6 +245,9 @@ START_TEST(test_dead_rank_is_named)
 	ck_assert_int_eq(run(tool, NULL, name, NULL), 2);
 	explained(output, "ended the epoch", "rank 1", NULL);
 	leave(&l);
+	ck_assert_int_eq(run(tool, NULL, name, NULL), 2); /* it stays to be looked at */
+	explained(output, "ended the epoch", "rank 1", NULL);
+	remove_group(name);
 }
 END_TEST
 

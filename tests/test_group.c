@@ -105,9 +105,14 @@ START_TEST(test_bad_options_are_named)
 	ck_assert_int_eq(try_create(), -EINVAL);
 	explained("config_len");
 	opts.config_len = 0;
-	opts.reserved = 3;
+	opts.takeover = 3;
 	ck_assert_int_eq(try_create(), -EINVAL);
-	opts.reserved = 0;
+	explained("takeover is 3");
+	opts.takeover = 0;
+	opts.setup = "tp_size=8\npp_size";
+	ck_assert_int_eq(try_create(), -EINVAL);
+	explained("\"pp_size\" is not name=value");
+	opts.setup = NULL;
 	opts.event_fd = 1000;
 	ck_assert_int_eq(try_create(), -EINVAL);
 	explained("event_fd 1000");
@@ -260,9 +265,17 @@ START_TEST(test_calls_are_counted_and_recorded)
 	ck_assert_uint_eq(e[0].call, KVR_CALL_TAKE);
 	ck_assert_uint_eq(e[0].request, 77);
 	ck_assert_int_eq(e[0].result, -EPROTO);
-	kvr_store_relaxed(&r->proc->phase_until, test_deadline_ms(90000));
+	ck_assert_int_eq(kvr_group_phase(r, "graph capture of 40 layers", test_deadline_ms(90000)),
+			 0);
 	kvr_group_describe(l, 1, text, sizeof text);
-	ck_assert_msg(strstr(text, "in a long phase for "), "%s", text);
+	ck_assert_msg(strstr(text, "in the long phase \"graph capture of 40 lay\" for 90 s more"),
+		      "%s", text);
+	ck_assert_int_eq(kvr_group_phase(r, "compile", 1), 0);
+	kvr_group_describe(l, 1, text, sizeof text);
+	ck_assert_msg(strstr(text, "its long phase \"compile\" should have ended"), "%s", text);
+	ck_assert_int_eq(kvr_group_phase(r, NULL, 0), 0);
+	kvr_group_describe(l, 1, text, sizeof text);
+	ck_assert_msg(!strstr(text, "phase"), "%s", text);
 	kvr_group_close(r);
 	kvr_group_describe(l, 1, text, sizeof text);
 	ck_assert_msg(strstr(text, "left in good order"), "%s", text);

@@ -78,7 +78,11 @@ START_TEST(test_dead_rank_is_named_to_all)
 	end_waiters(r, 1);
 	member_kill(&r[0]);
 	member_end(&l);
+	/* What was declared over stays to be looked at. */
+	ck_assert_int_eq(files_in_dir(), 1);
+	ck_assert_int_eq(kvr_group_remove(name, dir), 0);
 	ck_assert_int_eq(files_in_dir(), 0);
+	ck_assert_int_eq(kvr_group_remove(name, dir), -ENOENT);
 }
 END_TEST
 
@@ -192,8 +196,10 @@ START_TEST(test_stopped_leader_is_not_dead)
 
 	kill(l.pid, SIGSTOP);
 	ck_assert_int_eq(kvr_group_wait(r, never, NULL, test_deadline_ms(250), "x"), -ETIMEDOUT);
-	ck_assert_ptr_nonnull(strstr(kvr_explain(), "alive"));
+	ck_assert_ptr_nonnull(strstr(kvr_explain(), "stopped"));
 	ck_assert_int_eq(kvr_group_create(name, &opts, &g), -EBUSY);
+	ck_assert_ptr_nonnull(strstr(kvr_explain(), "stopped"));
+	ck_assert_int_eq(kvr_group_remove(name, dir), -EBUSY);
 	kill(l.pid, SIGCONT);
 	kvr_group_close(r);
 	member_end(&l);
@@ -573,6 +579,7 @@ START_TEST(test_rank_killed_anywhere_in_attach)
 		ck_assert_int_eq(got.rc, -EOWNERDEAD);
 		ck_assert_msg(has_text(&got, "rank %ld (pid", 2), "%s", got.why);
 		member_end(&l);
+		ck_assert_int_eq(kvr_group_remove(name, dir), 0);
 		ck_assert_int_eq(files_in_dir(), 0);
 	}
 }

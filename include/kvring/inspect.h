@@ -31,6 +31,7 @@ struct kvr_inspect_group {
 	uint32_t events;
 	uint32_t creator_pid;
 	struct kvr_model model;
+	char setup[504];     /* the leader's fingerprint, lines "name=value" */
 	uint64_t retired_by; /* 0, or the epoch that replaced this one */
 	uint64_t tick_done;
 	uint64_t watermark[KVR_CHANNELS];
@@ -44,7 +45,9 @@ struct kvr_inspect_proc {
 	uint32_t rank; /* UINT32_MAX: the leader */
 	uint32_t pid;
 	uint32_t state;
-	int32_t alive; /* 1 alive, 0 nobody or left, -1 died */
+	int32_t alive;	/* 1 alive, 0 nobody or left, -1 died */
+	uint32_t peer;	/* enum kvr_peer_state: also stopped, dumping core */
+	char phase[24]; /* name of its long phase */
 	uint32_t in_call;
 	uint32_t call_channel;
 	uint64_t call_ns;

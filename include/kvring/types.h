@@ -169,14 +169,46 @@ struct kvr_stats {
 	uint64_t tick;
 };
 
+/* What a member of a group is, as others see it. Only DEAD and LEFT end waits. */
+enum kvr_peer_state {
+	KVR_PEER_ABSENT,    /* not attached in this epoch */
+	KVR_PEER_ATTACHING, /* on its way in */
+	KVR_PEER_ALIVE,	    /* however slow it is */
+	KVR_PEER_STOPPED,   /* alive, but stopped by a signal or a debugger */
+	KVR_PEER_DUMPING,   /* it crashed and writes its core: it still has its memory */
+	KVR_PEER_DEAD,	    /* it died; see kvr_peer.gone */
+	KVR_PEER_LEFT,	    /* in good order */
+	KVR_PEER_STATES
+};
+
+/* What is known of a member; from kvr_group_peer(). */
+struct kvr_peer {
+	uint32_t rank;	/* UINT32_MAX: the leader */
+	uint32_t state; /* enum kvr_peer_state: should one stop waiting for it? */
+	uint32_t pid;	/* in its own pid namespace */
+	/* 1: its process has ended and given back its memory; 0: not yet; -1: cannot be told from
+	 * here. I/O that it began may go on: the lock on the store's files tells about that. */
+	int32_t gone;
+	uint32_t failed; /* leader: it declared the epoch over */
+	uint32_t call;	 /* kvr_inspect_call_name(): the call it is inside of; 0 none */
+	uint32_t call_channel;
+	uint32_t reserved;
+	uint64_t call_ns;	 /* since then, CLOCK_MONOTONIC */
+	uint64_t progress_ns;	 /* last sign of life of its code; slow is not dead */
+	uint64_t phase_until_ns; /* 0: no long phase declared */
+	char phase[24];
+};
+
 /* Absolute deadline `ms` milliseconds from now, in CLOCK_MONOTONIC nanoseconds, as all calls take
  * it. */
 KVR_API uint64_t kvr_deadline(uint64_t ms);
 
-/* Text for a channel, tag or stage; "?" for a number out of range. Safe from any thread. */
+/* Text for a channel, tag, stage or state of a member; "?" for a number out of range. Safe from any
+ * thread. */
 KVR_API const char *kvr_channel_name(uint32_t channel);
 KVR_API const char *kvr_tag_name(uint32_t tag);
 KVR_API const char *kvr_stage_name(uint32_t stage);
+KVR_API const char *kvr_peer_state_name(uint32_t state);
 
 #ifdef __cplusplus
 }

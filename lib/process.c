@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Processes by way of /proc and pidfds. */
+#include "process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "err.h"
+#include "util.h"
+
+/* A whole small file of /proc as text. Its length, 0 when it cannot be read. */
+static size_t proc_read(const char *path, char *buf, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, buf, size - 1);
+
+	if (fd >= 0)
+		close(fd);
+	buf[n > 0 ? n : 0] = 0;
+	return n > 0 ? (size_t)n : 0;
+}
+
+/* State letter and start time of /proc/PID/stat. 0, or -1 when there is no such process. */
+static int read_stat(uint32_t pid, char *ret_letter, uint64_t *ret_start)
+{
+	char path[40], text[1024], *at;
+
+	snprintf(path, sizeof path, "/proc/%u/stat", pid);
+	proc_read(path, text, sizeof text);
+	/* Field 2 is the program's name in parentheses and may contain anything. */
+	at = strrchr(text, ')');
+	if (!at || at[1] != ' ')
+		return -1;
+	*ret_letter = at[2];
+	for (int field = 2; at && field < 22; field++)
+		at = strchr(at + 1, ' ');
+	*ret_start = at ? strtoull(at + 1, NULL, 10) : 0;
+	return *ret_start ? 0 : -1;
+}
+
+uint64_t kvr_process_start_time(uint32_t pid)
+{
+	uint64_t start;
+	char letter;
+
+	return read_stat(pid, &letter, &start) ? 0 : start;
+}
+
+static uint64_t own_pid_ns(void)
+{
+	struct stat st;
+
+	return stat("/proc/self/ns/pid", &st) ? 0 : (uint64_t)st.st_ino;
+}
+
+void kvr_process_self(struct kvr_process *ret)
+{
+	ret->pid = (uint32_t)getpid();
+	ret->start_time = kvr_process_start_time(ret->pid);
+	ret->pid_ns = own_pid_ns();
+}
+
+/* Can /proc of this process tell about it? */
+static int is_known(const struct kvr_process *p)
+{
+	return p->pid && p->pid <= INT32_MAX && p->start_time && p->pid_ns &&
+	       p->pid_ns == own_pid_ns();
+}
+
+static int pidfd_open(uint32_t pid)
+{
+	return (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
+}
+
+/* A pidfd is readable once the last thread of its process has ended. */
+static int has_ended(int pidfd)
+{
+	struct pollfd p = { .fd = pidfd, .events = POLLIN };
+
+	return poll(&p, 1, 0) > 0 && p.revents & POLLIN;
+}
+
+static int is_dumping(uint32_t pid)
+{
+	char path[40], text[4096];
+
+	snprintf(path, sizeof path, "/proc/%u/status", pid);
+	return proc_read(path, text, sizeof text) && strstr(text, "\nCoreDumping:\t1");
+}
+
+enum kvr_process_state kvr_process_state(const struct kvr_process *p)
+{
+	uint64_t start;
+	int fd, ended;
+	char letter;
+
+	if (!is_known(p))
+		return KVR_PROCESS_UNKNOWN;
+	if (read_stat(p->pid, &letter, &start) || start != p->start_time)
+		return KVR_PROCESS_GONE;
+	if (is_dumping(p->pid))
+		return KVR_PROCESS_DUMPS;
+	/* 'Z' is also the first thread alone having ended. */
+	if (letter == 'Z' || letter == 'X') {
+		fd = pidfd_open(p->pid);
+		ended = fd < 0 ? errno == ESRCH : has_ended(fd);
+		if (fd >= 0)
+			close(fd);
+		return ended ? KVR_PROCESS_GONE : KVR_PROCESS_RUNS;
+	}
+	return letter == 'T' || letter == 't' ? KVR_PROCESS_STOPPED : KVR_PROCESS_RUNS;
+}
+
+static int await_end(int pidfd, const struct kvr_process *p, uint64_t deadline_ns)
+{
+	struct pollfd f = { .fd = pidfd, .events = POLLIN };
+	uint64_t now = kvr_now();
+	struct timespec left = kvr_timespec(deadline_ns > now ? deadline_ns - now : 0);
+	int n = ppoll(&f, 1, &left, NULL);
+
+	if (n > 0)
+		return 0;
+	if (n < 0 && errno == EINTR)
+		return KVR_FAIL(-EINTR,
+				"a signal handler ran while the end of process %u was awaited; "
+				"calling again goes on",
+				p->pid);
+	if (n < 0)
+		return KVR_FAIL(-errno, "waiting for the end of process %u: %s", p->pid,
+				kvr_strerror(errno));
+	return KVR_FAIL(-ETIMEDOUT,
+			"process %u was killed and did not end in time: it hangs in the kernel, or "
+			"gives back much memory; wait longer",
+			p->pid);
+}
+
+int kvr_process_kill(const struct kvr_process *p, uint64_t deadline_ns)
+{
+	int fd, err;
+
+	if (p->pid == (uint32_t)getpid() && (!p->pid_ns || p->pid_ns == own_pid_ns()))
+		return KVR_FAIL(-EBUSY, "process %u is this process itself", p->pid);
+	if (!is_known(p))
+		return KVR_FAIL(-EBUSY,
+				"process %u cannot be killed from here: it lives in another pid "
+				"namespace (%llu, this one is %llu), or /proc does not tell who it "
+				"is",
+				p->pid, (unsigned long long)p->pid_ns,
+				(unsigned long long)own_pid_ns());
+	fd = pidfd_open(p->pid);
+	if (fd < 0 && errno == ESRCH)
+		return 0;
+	if (fd < 0)
+		return KVR_FAIL(-errno, "no pidfd of process %u: %s", p->pid, kvr_strerror(errno));
+	/* Whose pidfd it is: looked at after it was opened, since a number may be used again. */
+	if (kvr_process_start_time(p->pid) != p->start_time) {
+		close(fd);
+		return 0;
+	}
+	if (syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0) && errno != ESRCH)
+		err = KVR_FAIL(-errno, "process %u cannot be killed: %s", p->pid,
+			       kvr_strerror(errno));
+	else
+		err = await_end(fd, p, deadline_ns);
+	close(fd);
+	return err;
+}
+
+int kvr_process_boot_id(uint8_t ret_id[16])
+{
+	const char *path = "/proc/sys/kernel/random/boot_id";
+	char text[64];
+	uint8_t id[16];
+	unsigned have = 0, v;
+
+	proc_read(path, text, sizeof text);
+	for (const char *p = text; *p && have < 16; p += *p == '-' ? 1 : 2) {
+		if (*p == '-')
+			continue;
+		if (sscanf(p, "%2x", &v) != 1 || !p[1])
+			break;
+		id[have++] = (uint8_t)v;
+	}
+	if (have < 16)
+		return KVR_FAIL(-EIO, "%s does not hold the boot id: \"%.40s\"", path, text);
+	memcpy(ret_id, id, 16);
+	return 0;
+}
