@@ -329,5 +329,6 @@ int kvr_channels_publish(struct kvr_channels *channels, uint32_t channel, uint64
 		head.attempt = request->attempt;
 	}
 	commit_all(&p, &head, data);
-	return 0;
+	/* A leader that was stopped meanwhile may have been replaced: then nobody takes this. */
+	return kvr_group_watermark(g, channel) < head.number ? kvr_group_check(g) : 0;
 }

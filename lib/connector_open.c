@@ -60,6 +60,9 @@ static int lead_group(struct kvr_connector *c, const char *name, const struct kv
 				     .ops = o->ops,
 				     .events = o->events,
 				     .model = o->model,
+				     .setup = o->setup,
+				     .takeover = o->takeover,
+				     .takeover_deadline_ns = o->lock_deadline_ns,
 				     .config = &c->config,
 				     .config_len = sizeof c->config,
 				     .config_kind = KVR_CONFIG_CONNECTOR,
@@ -262,7 +265,9 @@ static int join(struct kvr_connector *c, const char *name, const struct kvr_conn
 {
 	struct kvr_group_opts go = { .size = sizeof go,
 				     .dir = o ? o->dir : NULL,
+				     .ranks = o ? o->ranks : 0,
 				     .model = o ? o->model : NULL,
+				     .setup = o ? o->setup : NULL,
 				     .event_fd = -1 };
 	int err;
 

@@ -105,7 +105,9 @@ static void group(const struct dump *d, FILE *out)
 	field("revision", g->model.revision, out);
 	fprintf(out, ",");
 	field("dtype", g->model.dtype, out);
-	fprintf(out, "}}");
+	fprintf(out, "},");
+	field("setup", g->setup, out);
+	fprintf(out, "}");
 }
 
 static void process(const struct dump *d, const struct kvr_inspect_proc *p, FILE *out)
@@ -128,6 +130,11 @@ static void process(const struct dump *d, const struct kvr_inspect_proc *p, FILE
 		fprintf(out, "null,\"in_call_ms\":null");
 	}
 	age(d, "active_ms", p->progress_ns, out);
+	fprintf(out, ",\"phase\":");
+	if (p->phase_until > d->now_ns && d->group.same_boot)
+		string(p->phase, out);
+	else
+		fprintf(out, "null");
 	number("tick", p->rank == DUMP_LEADER ? d->group.tick_done : p->tick_seen, out);
 	number("lost_wakes", p->lost_wakes, out);
 	number("expired", p->expired, out);

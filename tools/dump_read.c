@@ -25,7 +25,9 @@ const char *dump_alive(const struct kvr_inspect_proc *p)
 	if (p->alive < 0)
 		return "died";
 	if (p->alive > 0)
-		return "alive";
+		return p->peer == KVR_PEER_STOPPED   ? "stopped"
+		       : p->peer == KVR_PEER_DUMPING ? "dumping"
+						     : "alive";
 	return kvr_inspect_state_name(p->state); /* absent, left */
 }
 
@@ -226,6 +228,18 @@ static uint32_t say_ranks(struct line *l, const struct dump *d, int32_t alive, c
 	return n;
 }
 
+/* Alive, and yet it does nothing. */
+static void say_still(struct line *l, const struct kvr_inspect_proc *p)
+{
+	if (p->alive <= 0 || (p->peer != KVR_PEER_STOPPED && p->peer != KVR_PEER_DUMPING))
+		return;
+	if (p->rank == DUMP_LEADER)
+		say(l, "; the leader");
+	else
+		say(l, "; rank %" PRIu32, p->rank);
+	say(l, " (pid %" PRIu32 ") is %s", p->pid, kvr_peer_state_name(p->peer));
+}
+
 static void say_lag(struct line *l, const struct dump *d)
 {
 	const struct kvr_inspect_channel *worst = NULL;
@@ -290,6 +304,9 @@ static void verdict(struct dump *d)
 	say(&l, "; tick %" PRIu64, d->group.tick_done);
 	if (d->status == DUMP_OK && d->leader.progress_ns)
 		say(&l, "; leader active %s ago", dump_age(d, d->leader.progress_ns, age));
+	say_still(&l, &d->leader);
+	for (uint32_t r = 0; r < d->group.ranks; r++)
+		say_still(&l, &d->rank[r]);
 	say_lag(&l, d);
 }
 

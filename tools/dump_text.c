@@ -23,6 +23,12 @@ static void header(const struct dump *d, FILE *out)
 	if (g->model.name[0])
 		fprintf(out, "model      %s %s %s\n", g->model.name, g->model.revision,
 			g->model.dtype);
+	if (g->setup[0])
+		fprintf(out, "setup      ");
+	for (const char *p = g->setup; *p; p++)
+		putc(*p != '\n' ? *p : p[1] ? ' ' : '\n', out);
+	if (g->setup[0] && g->setup[strlen(g->setup) - 1] != '\n')
+		putc('\n', out);
 }
 
 /* What it is inside of, or why it says nothing. */
@@ -36,7 +42,7 @@ static void in_call(const struct dump *d, const struct kvr_inspect_proc *p, FILE
 	else
 		fprintf(out, "-");
 	if (p->phase_until > d->now_ns && d->group.same_boot)
-		fprintf(out, ", declared slow for %.1f s more",
+		fprintf(out, ", in the long phase \"%s\" for %.1f s more", p->phase,
 			(double)(p->phase_until - d->now_ns) / 1e9);
 }
 

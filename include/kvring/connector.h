@@ -53,9 +53,10 @@ struct kvr_connector_opts {
 	size_t size;	 /* sizeof(struct kvr_connector_opts) */
 	const char *dir; /* of shared memory; NULL: /dev/shm */
 	const struct kvr_model
-		*model; /* leader: may be NULL (all zero). Rank: compared unless NULL */
+		*model;	   /* leader: may be NULL (all zero). Rank: compared unless NULL */
+	const char *setup; /* as in struct kvr_group_opts */
+	uint32_t ranks;	   /* rank: compared unless 0 */
 	/* the rest is for the leader */
-	uint32_t ranks;
 	uint32_t ring_bytes, ops, events; /* 0: defaults of group.h */
 	const struct kvr_shape *shape;
 	uint64_t host_bytes; /* of the pool; a slot is header_bytes + padded block */
@@ -64,17 +65,21 @@ struct kvr_connector_opts {
 	uint32_t store_flags;		/* KVR_STORE_... */
 	const char *const *store_paths; /* see kvr_store_opts; none: host tier only */
 	uint32_t stores;
-	uint32_t reserved;
-	uint64_t store_bytes;	   /* of all devices together; 0: as they are */
-	uint64_t lock_deadline_ns; /* waiting for a dying owner's I/O lock; 0: 5 s from now */
+	uint32_t takeover;    /* enum kvr_takeover: when a leader of that name lives */
+	uint64_t store_bytes; /* of all devices together; 0: as they are */
+	/* Until when a leader that is taken over, and then its I/O lock, are waited for; 0: 5 s
+	 * from now. */
+	uint64_t lock_deadline_ns;
 	/* called by the engine's thread, which blocks all signals, while lead() waits */
 	void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
 	void *progress_arg;
 };
 
 /*
- * Leader: creates the group (or takes over a dead one's name), the pool and the store, recovers
- * what the store holds, and starts the engine. Errors: those of kvr_group_create() and
+ * Leader: creates the group (or takes over the name of one that is over, or of a living one if
+ * opts->takeover says so), the pool and the store, recovers what the store holds, and starts the
+ * engine. A living leader that was only fenced keeps its store: opening the same files is -EBUSY
+ * until it is gone. Errors: those of kvr_group_create() and
  * kvr_store_open(); -EINVAL with the argument; -ENOSPC with bytes needed and found.
  */
 KVR_API int kvr_connector_lead(const char *name, const struct kvr_connector_opts *opts,
