@@ -141,6 +141,11 @@ static int check_stale(const struct kvr_group *g, uint64_t new_epoch)
 	uint32_t blamed = kvr_load_relaxed32(&t->blamed);
 	char age[32] = "", who[32] = "no rank in particular";
 
+	if (new_epoch != g->header.epoch + 1)
+		return KVR_FAIL(-EBADMSG,
+				"group %s: new_epoch of the takeover page is %llu, 0 or %llu is "
+				"possible: it was overwritten; close this handle",
+				g->name, (ull)new_epoch, (ull)g->header.epoch + 1);
 	kvr_peer_age(kvr_load_relaxed(&t->ns), age, sizeof age);
 	KVR_FAIL(-ESTALE,
 		 "group %s: epoch %llu is over, epoch %llu was made %s ago by pid %u because the "
@@ -156,15 +161,21 @@ static int check_stale(const struct kvr_group *g, uint64_t new_epoch)
 }
 
 /*
- * How much of `seen`, a count of the leader's, still counts while another leader takes over. A
- * taker needs microseconds from `closing` to new_epoch; one that was killed in between changed
- * nothing, so after a second the old leader's word counts again.
+ * Another leader takes over, and has not said yet what counts. It needs microseconds for that; one
+ * that was killed in between changed nothing, so after a second the old leader counts again.
  */
+static int is_closing(const struct kvr_group *g)
+{
+	return kvr_load_acquire32(&g->takeover->closing) && /* N2, pairs with N1 */
+	       kvr_now() - kvr_load_relaxed(&g->takeover->ns) < CLOSING_NS;
+}
+
+/* How much of `seen`, a count of the leader's, still counts. */
 uint64_t kvr_group_fenced(const struct kvr_group *g, const uint64_t *fence, uint64_t seen)
 {
 	if (kvr_load_acquire(&g->takeover->new_epoch)) /* K2, pairs with K1 */
 		return kvr_min(seen, kvr_load_relaxed(fence));
-	return kvr_now() - kvr_load_relaxed(&g->takeover->ns) < CLOSING_NS ? 0 : seen;
+	return is_closing(g) ? 0 : seen;
 }
 
 /* What a caller would take for "again" must not be the end of an epoch. */
@@ -220,6 +231,9 @@ int kvr_group_check(struct kvr_group *g)
 		return err;
 	if (new_epoch)
 		return check_stale(g, new_epoch);
+	/* Whatever ended it: first must be known up to where all drain. */
+	if (g->rank != KVR_LEADER && is_closing(g))
+		return 0;
 	/* In this order: a leader that leaves stores its state before it lets go of the word. */
 	life = kvr_life_peek(&leader->life);
 	state = state_of(leader);

@@ -316,6 +316,23 @@ START_TEST(test_nonsense_in_pages_of_others_is_bounded)
 }
 END_TEST
 
+START_TEST(test_impossible_successor_is_named)
+{
+	struct kvr_group *l = create(), *r = attach(0);
+	struct kvr_seg_takeover *t =
+		kvr_shm_map(l->fd, sizeof(struct kvr_seg_header), sizeof *t, 1);
+
+	kvr_store_relaxed(&t->new_epoch, 77);
+	ck_assert_int_eq(kvr_group_check(r), -EBADMSG);
+	explained("new_epoch of the takeover page is 77, 0 or 2 is possible");
+	kvr_store_relaxed(&t->new_epoch, 0);
+	ck_assert_int_eq(kvr_group_check(r), 0);
+	kvr_shm_unmap(t, sizeof *t);
+	kvr_group_close(r);
+	kvr_group_close(l);
+}
+END_TEST
+
 START_TEST(test_pages_of_others_are_read_only)
 {
 	int status;
@@ -501,6 +518,7 @@ static Suite *make_suite(void)
 	tcase_add_test(t, test_wait_returns_what_ready_says);
 	tcase_add_test(t, test_calls_are_counted_and_recorded);
 	tcase_add_test(t, test_nonsense_in_pages_of_others_is_bounded);
+	tcase_add_test(t, test_impossible_successor_is_named);
 	tcase_add_test(t, test_pages_of_others_are_read_only);
 	tcase_add_test(t, test_close_in_a_forked_child_ends_nothing);
 	tcase_add_test(t, test_watcher_blocks_all_signals);
