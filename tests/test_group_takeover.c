@@ -23,12 +23,23 @@ static void stop_here(enum kvr_point at, uint32_t arg)
 		raise(SIGSTOP);
 }
 
-/* Publishes until it is told why not, and reports that. Never stops when stop_at is none. */
+/* In a member: an end, with a count in place of the epoch. */
+static void report_end(struct member *m, int rc, uint64_t count)
+{
+	struct report r = { .rc = rc, .epoch = count };
+
+	snprintf(r.why, sizeof r.why, "%s", rc < 0 ? kvr_explain() : "");
+	if (write(m->out, &r, sizeof r) != sizeof r)
+		_exit(98);
+}
+
+/* Publishes until it is told why not; reports that, with how many were. */
 static int publisher(struct member *m)
 {
 	struct kvr_group *g = NULL;
 	struct kvr_channels *c = NULL;
 	int rc = kvr_group_create(name, &opts, &g);
+	uint64_t i;
 
 	if (!rc)
 		rc = kvr_channels_open(g, &c);
@@ -37,24 +48,27 @@ static int publisher(struct member *m)
 		return 1;
 	member_order(m); /* the ranks are there */
 	kvr_point_hook = stop_here;
-	for (uint64_t i = 0; !rc && i < MESSAGES; i++)
+	for (i = 0; i < MESSAGES; i++) {
 		rc = kvr_channels_publish(c, KVR_CH_USER0, 0, 300, NULL, &i, sizeof i,
 					  test_deadline_ms(5000));
-	member_report(m, rc, g);
+		if (rc)
+			break;
+	}
+	report_end(m, rc, i);
 	member_order(m);
 	kvr_channels_close(c);
 	kvr_group_close(g);
 	return 0;
 }
 
-/* Takes until it is told why not; reports that, with the number of messages as `epoch`. */
+/* Takes until it is told why not; reports that, with how many there were. */
 static int taker(struct member *m)
 {
 	struct kvr_group *g = NULL;
 	struct kvr_channels *c = NULL;
 	int rc = kvr_group_attach(name, m->rank, &opts, test_deadline_ms(8000), &g);
 	struct kvr_message msg;
-	struct report r = { 0 };
+	uint64_t n = 0;
 
 	if (!rc)
 		rc = kvr_channels_open(g, &c);
@@ -65,11 +79,8 @@ static int taker(struct member *m)
 	if (m->rank)
 		member_order(m);
 	while (!(rc = kvr_channels_take(c, KVR_CH_USER0, test_deadline_ms(8000), &msg)))
-		r.epoch++;
-	r.rc = rc;
-	snprintf(r.why, sizeof r.why, "%s", kvr_explain());
-	if (write(m->out, &r, sizeof r) != sizeof r)
-		return 2;
+		n++;
+	report_end(m, rc, n);
 	kvr_channels_close(c);
 	kvr_group_close(g);
 	return 0;
@@ -243,6 +254,8 @@ static void fenced_at(enum kvr_point at)
 	kill(l.pid, SIGCONT);
 	got = member_hears(&l);
 	ck_assert_msg(got.rc == -ESTALE, "%s: %d %s", kvr_point_name(at), got.rc, got.why);
+	ck_assert_msg(got.epoch == finished, "%s: %llu publishes went well", kvr_point_name(at),
+		      (unsigned long long)got.epoch);
 	member_tell(&r[2], 'g'); /* it looks when everything is in its ring */
 	for (uint32_t i = 0; i < 3; i++) {
 		got = member_hears(&r[i]);
