@@ -68,7 +68,10 @@ static int inert(const struct kvr_group *g, const char *call)
 int kvr_group_peer(struct kvr_group *g, uint32_t rank, struct kvr_peer *ret_peer)
 {
 	const struct kvr_proc *p = proc_of(g, rank);
+	int err = inert(g, "kvr_group_peer");
 
+	if (err)
+		return err;
 	if (!p)
 		return KVR_FAIL(-EINVAL, "group %s: kvr_group_peer(rank %u): it has %u ranks",
 				g->name, rank, g->layout.ranks);

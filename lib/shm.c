@@ -24,6 +24,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "fork.h"
 #include "util.h"
 
 #define NAME_MAX_BYTES 48u
@@ -358,6 +359,8 @@ int kvr_shm_lock(const char *path, uint64_t deadline_ns)
 			return fd;
 		err = lock_wait(fd, path, deadline_ns);
 		if (!err && !kvr_shm_same(fd, path)) {
+			/* A child of another thread must not keep it when we are killed. */
+			kvr_fork_guard(fd);
 			lock_sign(fd);
 			return fd;
 		}
@@ -371,7 +374,8 @@ int kvr_shm_lock(const char *path, uint64_t deadline_ns)
 void kvr_shm_unlock(int fd, const char *path)
 {
 	kvr_shm_unlink(fd, path);
-	/* Explicitly: a child forked meanwhile still has the open file description. */
+	kvr_fork_unguard(fd);
+	/* Explicitly: a child forked before it was guarded still has the open file description. */
 	flock(fd, LOCK_UN);
 	close(fd);
 }

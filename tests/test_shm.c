@@ -244,6 +244,37 @@ START_TEST(test_lock_excludes_and_leaves_nothing)
 }
 END_TEST
 
+/* The holder forks, as another of its threads may, and is killed: its child keeps nothing. */
+START_TEST(test_lock_of_a_killed_holder_is_free_although_its_child_lives)
+{
+	char lock[KVR_SHM_PATH];
+	int fd, up[2];
+	pid_t pid, child = 0;
+
+	kvr_shm_path(lock, sizeof lock, dir, name, KVR_SHM_LOCK, 0);
+	ck_assert_int_eq(pipe(up), 0);
+	pid = fork();
+	if (!pid) {
+		fd = kvr_shm_lock(lock, test_deadline_ms(1000));
+		child = fork();
+		if (!child)
+			pause();
+		if (fd < 0 || write(up[1], &child, sizeof child) != sizeof child)
+			_exit(1);
+		raise(SIGKILL);
+	}
+	ck_assert_int_eq(read(up[0], &child, sizeof child), sizeof child);
+	test_reap(pid, 5000);
+	ck_assert_int_eq(kill(child, 0), 0);
+	fd = kvr_shm_lock(lock, test_deadline_ms(1000));
+	ck_assert_msg(fd >= 0, "%s", kvr_explain());
+	kvr_shm_unlock(fd, lock);
+	kill(child, SIGKILL);
+	close(up[0]);
+	close(up[1]);
+}
+END_TEST
+
 /* Many processes; the critical section makes, checks and removes a file exclusively. */
 START_TEST(test_lock_is_exclusive_across_unlinks)
 {
@@ -376,6 +407,7 @@ static Suite *make_suite(void)
 	tcase_add_test(t, test_open_refuses_what_is_not_ours);
 	tcase_add_test(t, test_map_is_shared_and_takes_any_offset);
 	tcase_add_test(t, test_lock_excludes_and_leaves_nothing);
+	tcase_add_test(t, test_lock_of_a_killed_holder_is_free_although_its_child_lives);
 	tcase_add_test(t, test_lock_is_exclusive_across_unlinks);
 	tcase_add_test(t, test_lock_of_somebody_else_is_refused);
 	tcase_add_test(t, test_lock_wait_ends_with_eintr);
