@@ -24,7 +24,7 @@ typedef unsigned long long ull;
 static int look_leader(struct kvr_group *g, const struct kvr_proc *leader)
 {
 	uint64_t epoch = g->header.epoch, next;
-	int err = kvr_shm_read(g->fd, &next, sizeof next, sizeof(struct kvr_seg_header));
+	int err = kvr_shm_read(g->fd, &next, sizeof next, g->layout.takeover);
 
 	if (err)
 		return err;

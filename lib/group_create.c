@@ -38,8 +38,9 @@ static int header_fill(struct kvr_group *g, const struct kvr_group_opts *o)
 {
 	struct kvr_seg_header *h = &g->header;
 	struct kvr_process self;
-	int err = kvr_layout_init(&g->layout, o->ranks, or_default(o->ring_bytes, RING_BYTES),
-				  or_default(o->ops, OPS), or_default(o->events, EVENTS));
+	int err = kvr_layout_init(&g->layout, kvr_shm_page(), o->ranks,
+				  or_default(o->ring_bytes, RING_BYTES), or_default(o->ops, OPS),
+				  or_default(o->events, EVENTS));
 
 	if (err)
 		return kvr_fail_more(err, " (group options)");
@@ -55,6 +56,7 @@ static int header_fill(struct kvr_group *g, const struct kvr_group_opts *o)
 	h->pid = self.pid;
 	h->start_time = self.start_time;
 	h->pid_ns = self.pid_ns;
+	h->page = g->layout.page;
 	h->ranks = g->layout.ranks;
 	h->ring_bytes = g->layout.ring_bytes;
 	h->ops = g->layout.ops;

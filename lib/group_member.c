@@ -118,9 +118,7 @@ int kvr_member_map(struct kvr_group *g)
 	g->proc = (struct kvr_proc *)(void *)g->own;
 	g->calls = leader ? kvr_group_leader_page(g)->calls : kvr_group_own_page(g)->calls;
 	g->leader = (const struct kvr_leader_page *)(const void *)(g->seg + l->leader);
-	g->takeover =
-		(const struct kvr_seg_takeover *)(const void *)(g->seg +
-								sizeof(struct kvr_seg_header));
+	g->takeover = (const struct kvr_seg_takeover *)(const void *)(g->seg + l->takeover);
 	kvr_waiter_init(&g->waiter, g->bell);
 	return 0;
 }

@@ -50,6 +50,12 @@ int kvr_member_look(int fd, uint64_t bytes, const char *path, struct kvr_seg_hea
 	err = kvr_shm_read(fd, ret_header, sizeof *ret_header, 0);
 	if (!err)
 		err = kvr_header_check(ret_header, bytes, path, ret_layout);
+	if (!err && ret_layout->page < kvr_shm_page())
+		err = KVR_FAIL(
+			-EPROTO,
+			"%s: page is %u, this kernel's is %u: others' pages cannot be mapped "
+			"without being writable",
+			path, ret_layout->page, kvr_shm_page());
 	if (!err)
 		err = kvr_shm_read(fd, ret_leader, sizeof *ret_leader, ret_layout->leader);
 	return err;
@@ -184,8 +190,7 @@ static void old_fence(struct kvr_seg_takeover *t, const struct kvr_leader_page *
 static int old_mark(struct kvr_group *g, const struct kvr_old_segment *old, uint32_t cause)
 {
 	uint64_t bell_bytes = old->layout.leader - old->layout.bells;
-	struct kvr_seg_takeover *t =
-		kvr_shm_map(old->fd, sizeof(struct kvr_seg_header), sizeof *t, 1);
+	struct kvr_seg_takeover *t = kvr_shm_map(old->fd, old->layout.takeover, sizeof *t, 1);
 	struct kvr_bell *bells = t ? kvr_shm_map(old->fd, old->layout.bells, bell_bytes, 1) : NULL;
 	struct kvr_leader_page *leader =
 		bells ? kvr_shm_map(old->fd, old->layout.leader, sizeof *leader, 0) : NULL;

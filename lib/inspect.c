@@ -224,7 +224,7 @@ int kvr_inspect_group(struct kvr_inspect *inspect, struct kvr_inspect_group *ret
 	int err = read_page(inspect, inspect->layout.leader, &page);
 
 	if (!err)
-		err = read_at(inspect, &takeover, sizeof takeover, sizeof *h);
+		err = read_at(inspect, &takeover, sizeof takeover, inspect->layout.takeover);
 	if (err)
 		return err;
 	kvr_text_copy(g.name, sizeof g.name, h->name, sizeof h->name);

@@ -17,6 +17,7 @@
 #define RING_MIN 1024u
 #define RING_MAX (64u << 20)
 #define BELL_BYTES 128u
+#define PAGE_MAX 65536u /* of arm64 and ppc64 kernels */
 
 typedef unsigned long long ull;
 
@@ -28,15 +29,17 @@ static int in_range(const char *what, uint64_t v, uint64_t low, uint64_t high, i
 			(ull)high, pow2 ? ", a power of two," : "");
 }
 
-int kvr_layout_init(struct kvr_layout *ret, uint32_t ranks, uint32_t ring_bytes, uint32_t ops,
-		    uint32_t events)
+int kvr_layout_init(struct kvr_layout *ret, uint32_t page, uint32_t ranks, uint32_t ring_bytes,
+		    uint32_t ops, uint32_t events)
 {
 	struct kvr_layout l = {
-		.ranks = ranks, .ring_bytes = ring_bytes, .ops = ops, .events = events
+		.page = page, .ranks = ranks, .ring_bytes = ring_bytes, .ops = ops, .events = events
 	};
 	uint64_t recorder = sizeof(struct kvr_rec_ctl) + events * sizeof(struct kvr_event);
-	int err = in_range("ranks", ranks, 1, KVR_MAX_RANKS, 0);
+	int err = in_range("page", page, KVR_PAGE, PAGE_MAX, 1);
 
+	if (!err)
+		err = in_range("ranks", ranks, 1, KVR_MAX_RANKS, 0);
 	if (!err)
 		err = in_range("ring_bytes", ring_bytes, RING_MIN, RING_MAX, 1);
 	if (!err)
@@ -45,16 +48,17 @@ int kvr_layout_init(struct kvr_layout *ret, uint32_t ranks, uint32_t ring_bytes,
 		err = in_range("events", events, 16, 1u << 20, 1);
 	if (err)
 		return err;
-	l.bells = sizeof(struct kvr_seg_header) + sizeof(struct kvr_seg_takeover);
-	l.leader = l.bells + kvr_align_up((uint64_t)(ranks + 1) * BELL_BYTES, KVR_PAGE);
+	l.takeover = page;
+	l.bells = 2ull * page;
+	l.leader = l.bells + kvr_align_up((uint64_t)(ranks + 1) * BELL_BYTES, page);
 	l.leader_ops = l.leader + sizeof(struct kvr_leader_page);
 	l.leader_rec = l.leader_ops + (uint64_t)ops * sizeof(struct kvr_op_entry);
 	l.rings = l.leader_rec + recorder;
-	l.leader_end = kvr_align_up(kvr_layout_ring(&l, KVR_CHANNELS, 0), KVR_PAGE);
+	l.leader_end = kvr_align_up(kvr_layout_ring(&l, KVR_CHANNELS, 0), page);
 	l.rank0 = l.leader_end;
 	l.rank_acks = sizeof(struct kvr_rank_page);
 	l.rank_rec = l.rank_acks + (uint64_t)ops * sizeof(struct kvr_ack_entry);
-	l.rank_stride = kvr_align_up(l.rank_rec + recorder, KVR_PAGE);
+	l.rank_stride = kvr_align_up(l.rank_rec + recorder, page);
 	l.total = l.rank0 + ranks * l.rank_stride;
 	*ret = l;
 	return 0;
@@ -74,7 +78,7 @@ uint64_t kvr_layout_hash(void)
 		AT(kvr_seg_header, events), AT(kvr_seg_header, tag_hash),
 		AT(kvr_seg_header, name), AT(kvr_seg_header, model),
 		AT(kvr_seg_header, config_len), AT(kvr_seg_header, config),
-		AT(kvr_seg_header, pid_ns), AT(kvr_seg_header, setup),
+		AT(kvr_seg_header, pid_ns), AT(kvr_seg_header, page), AT(kvr_seg_header, setup),
 		AT(kvr_seg_header, checksum),
 		SIZE(kvr_seg_takeover), AT(kvr_seg_takeover, pid), AT(kvr_seg_takeover, cause),
 		AT(kvr_seg_takeover, ns), AT(kvr_seg_takeover, reason),
@@ -109,7 +113,7 @@ uint64_t kvr_layout_hash(void)
 
 	/* The formula, too: odd numbers, so that a term that moved shows. */
 	memset(&example, 0, sizeof example);
-	kvr_layout_init(&example, 33, 2048, 64, 32);
+	kvr_layout_init(&example, 8192, 33, 2048, 64, 32);
 	return kvr_hash(&example, sizeof example, hash);
 }
 
@@ -191,7 +195,7 @@ int kvr_header_check(const struct kvr_seg_header *header, uint64_t file_bytes, c
 	err = differs(path, "channels", h->channels, KVR_CHANNELS, broken);
 	if (err)
 		return err;
-	if (kvr_layout_init(&l, h->ranks, h->ring_bytes, h->ops, h->events)) {
+	if (kvr_layout_init(&l, h->page, h->ranks, h->ring_bytes, h->ops, h->events)) {
 		char why[200];
 
 		snprintf(why, sizeof why, "%s", kvr_explain());

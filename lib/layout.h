@@ -2,21 +2,22 @@
 /*
  * The byte tables of a segment: one file a group and epoch, in the directory of shared memory.
  *
- *   region        offset                 bytes                        writer
- *   header        0                      4096                         leader, before it is visible
- *   takeover      4096                   4096                         a taker, under the name lock
- *   bells         8192                   (ranks + 1) x 128, to 4096   anyone: any value only wakes
- *   leader area   page 4096 | ops x 128 | recorder | rings [channel][rank]      leader
- *   rank area r   page 4096 | ops x 16 ack words | recorder                     rank r
+ *   region        offset     bytes                  writer
+ *   header        0          4096                   leader, before it is visible
+ *   takeover      P          4096                   a taker, under the name lock
+ *   bells         2 P        (ranks + 1) x 128      anyone: any value only wakes
+ *   leader area   next P     4096 | ops x 128 | recorder | rings [channel][rank]      leader
+ *   rank area r   next P     4096 | ops x 16 ack words | recorder                     rank r
  *
- * Each area is a multiple of 4096 bytes, so that every page has one writer and the others map it
- * read-only. A ring is KVR_RING_CTL + ring_bytes. Bell r < ranks is rank r's, bell `ranks` is
- * the leader's. kvr_layout_init() computes all offsets from four numbers of the header; attachers
- * keep the result in private memory and never look at the header again.
+ * P is the kernel's page size (4096; up to 65536 on arm64), and each area begins at a multiple of
+ * it, so that every page has one writer and the others map it read-only. A ring is KVR_RING_CTL +
+ * ring_bytes. Bell r < ranks is rank r's, bell `ranks` is the leader's. kvr_layout_init() computes
+ * all offsets from five numbers of the header; attachers keep the result in private memory and
+ * never look at the header again.
  *
- * Size: 8192 + 4096 x ceil((ranks + 1) / 32)
+ * Size: 2 P + up(128 (ranks + 1))
  *     + up(4096 + 128 ops + R + 10 ranks (128 + ring_bytes)) + ranks x up(4096 + 16 ops + R)
- * with R = 128 + 64 events and up() rounding to 4096. 8 ranks, defaults: 10.9 MiB.
+ * with R = 128 + 64 events and up() rounding to P. 8 ranks, defaults, P = 4096: 10.9 MiB.
  *
  * Every value read from another's page is input: loaded once, bounded, then used.
  *
@@ -67,7 +68,8 @@ struct kvr_seg_header {
 	uint32_t config_len;	/*  352  bytes of config in use */
 	uint32_t config_kind;	/*  356  who defines config: 1 the connector */
 	uint64_t pid_ns;	/*  360  inode of the creator's pid namespace */
-	uint8_t reserved0[144]; /*  368 */
+	uint32_t page;		/*  368  P: the creator's page size */
+	uint32_t reserved0[35]; /*  372 */
 	uint8_t config[3072];	/*  512  opaque to the group: shape and pool of the connector */
 	char setup[504];	/* 3584  lines "name=value": the caller's own fingerprint */
 	uint64_t checksum;	/* 4088 */
@@ -303,15 +305,16 @@ enum kvr_event_kind {
 
 /* All offsets, computed and bounded once. */
 struct kvr_layout {
-	uint32_t ranks, ring_bytes, ops, events;
+	uint32_t page, ranks, ring_bytes, ops, events;
 	uint64_t total;
-	uint64_t bells, leader, leader_ops, leader_rec, rings, leader_end;
+	uint64_t takeover, bells, leader, leader_ops, leader_rec, rings, leader_end;
 	uint64_t rank0, rank_stride, rank_acks, rank_rec; /* the last two within a rank area */
 };
 
-/* 0, or -EINVAL when a number is out of range (ranks 1..64, ops 16..65536, events 16..1 Mi). */
-int kvr_layout_init(struct kvr_layout *ret, uint32_t ranks, uint32_t ring_bytes, uint32_t ops,
-		    uint32_t events);
+/* 0, or -EINVAL when a number is out of range (page 4096..65536, ranks 1..64, ops 16..65536,
+ * events 16..1 Mi). */
+int kvr_layout_init(struct kvr_layout *ret, uint32_t page, uint32_t ranks, uint32_t ring_bytes,
+		    uint32_t ops, uint32_t events);
 /*
  * Checks a private copy of a header against itself, this library and the size of its file, and
  * computes the layout. 0, or -EPROTO with both values of the first field that differs. `path` is

@@ -380,9 +380,14 @@ void kvr_shm_unlock(int fd, const char *path)
 	close(fd);
 }
 
+uint32_t kvr_shm_page(void)
+{
+	return (uint32_t)sysconf(_SC_PAGESIZE);
+}
+
 static uint64_t page_mask(void)
 {
-	return (uint64_t)sysconf(_SC_PAGESIZE) - 1;
+	return kvr_shm_page() - 1ull;
 }
 
 void *kvr_shm_map(int fd, uint64_t off, size_t len, int writable)

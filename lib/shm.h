@@ -45,6 +45,8 @@ void kvr_shm_unlock(int fd, const char *path);
 /* Maps [off, off+len) shared, read-only or writable, populated, MADV_DONTDUMP. NULL: see explain.
  * `off` need not be a multiple of the kernel's page size, which is 64 KiB on some arm64. */
 void *kvr_shm_map(int fd, uint64_t off, size_t len, int writable);
+/* The kernel's page size: what is mapped, and may be written, in one piece. */
+uint32_t kvr_shm_page(void);
 /* Undoes it. NULL is fine. */
 void kvr_shm_unmap(const void *addr, size_t len);
 /* 0 when `path` names the file behind `fd` (dev and ino); -ENOENT: nothing; -ESTALE: another. */

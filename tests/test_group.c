@@ -156,7 +156,7 @@ START_TEST(test_full_shared_memory_is_an_error_with_numbers)
 	struct pollfd p;
 	int status;
 
-	ck_assert_int_eq(kvr_layout_init(&l, 4, 131072, 1024, 1024), 0);
+	ck_assert_int_eq(kvr_layout_init(&l, kvr_shm_page(), 4, 131072, 1024, 1024), 0);
 	opts.ring_bytes = opts.ops = opts.events = 0;
 	m = member_start(mount_and_create, 0);
 	p = (struct pollfd){ .fd = m.from, .events = POLLIN };
@@ -319,8 +319,7 @@ END_TEST
 START_TEST(test_impossible_successor_is_named)
 {
 	struct kvr_group *l = create(), *r = attach(0);
-	struct kvr_seg_takeover *t =
-		kvr_shm_map(l->fd, sizeof(struct kvr_seg_header), sizeof *t, 1);
+	struct kvr_seg_takeover *t = kvr_shm_map(l->fd, l->layout.takeover, sizeof *t, 1);
 
 	kvr_store_relaxed(&t->new_epoch, 77);
 	ck_assert_int_eq(kvr_group_check(r), -EBADMSG);

@@ -11,7 +11,7 @@ static struct kvr_layout layout;
 
 static void setup(void)
 {
-	ck_assert_int_eq(kvr_layout_init(&layout, 8, 131072, 1024, 1024), 0);
+	ck_assert_int_eq(kvr_layout_init(&layout, 4096, 8, 131072, 1024, 1024), 0);
 	memset(&good, 0, sizeof good);
 	good.magic = KVR_SEG_MAGIC;
 	good.version = KVR_SEG_VERSION;
@@ -19,6 +19,7 @@ static void setup(void)
 	good.layout_hash = kvr_layout_hash();
 	good.total_bytes = layout.total;
 	good.epoch = 1;
+	good.page = 4096;
 	good.ranks = 8;
 	good.ring_bytes = 131072;
 	good.ops = good.events = 1024;
@@ -46,7 +47,8 @@ static void check_areas(const struct kvr_layout *l)
 	uint64_t rec = sizeof(struct kvr_rec_ctl) + l->events * sizeof(struct kvr_event);
 	uint64_t ring = 128 + l->ring_bytes;
 
-	ck_assert_uint_eq(l->bells, 8192);
+	ck_assert_uint_eq(l->takeover, l->page);
+	ck_assert_uint_eq(l->bells, 2 * l->page);
 	ck_assert_uint_ge(l->leader, l->bells + (l->ranks + 1) * 128);
 	ck_assert_uint_ge(l->leader_ops, l->leader + 4096);
 	ck_assert_uint_ge(l->leader_rec, l->leader_ops + l->ops * sizeof(struct kvr_op_entry));
@@ -57,21 +59,22 @@ static void check_areas(const struct kvr_layout *l)
 	ck_assert_uint_ge(l->rank_rec, l->rank_acks + l->ops * sizeof(struct kvr_ack_entry));
 	ck_assert_uint_ge(l->rank_stride, l->rank_rec + rec);
 	ck_assert_uint_eq(l->total, kvr_layout_rank(l, l->ranks));
-	ck_assert_uint_eq((l->leader | l->leader_end | l->rank0 | l->rank_stride) % 4096, 0);
+	ck_assert_uint_eq((l->leader | l->leader_end | l->rank0 | l->rank_stride) % l->page, 0);
 	ck_assert_uint_eq((l->leader_rec | l->rings | l->rank_rec | ring) % 128, 0);
 }
 
 START_TEST(test_areas_do_not_overlap)
 {
+	uint32_t page = 4096u << (2 * _i), ranks, ring, ops, events;
 	struct kvr_layout l;
-	uint32_t ranks, ring, ops, events;
 
 	for (ranks = 1; ranks <= 64; ranks += 3)
 		for (ring = 1024; ring <= 64u << 20; ring *= 16)
 			for (ops = 16; ops <= 65536; ops *= 8)
 				for (events = 16; events <= 1u << 20; events *= 16) {
-					ck_assert_int_eq(
-						kvr_layout_init(&l, ranks, ring, ops, events), 0);
+					ck_assert_int_eq(kvr_layout_init(&l, page, ranks, ring, ops,
+									 events),
+							 0);
 					check_areas(&l);
 				}
 }
@@ -99,7 +102,7 @@ START_TEST(test_numbers_out_of_range_are_named)
 	struct kvr_layout l = { .total = 99 };
 
 	for (size_t i = 0; i < KVR_ARRAY_LEN(bad); i++) {
-		ck_assert_int_eq(kvr_layout_init(&l, bad[i].ranks, bad[i].ring, bad[i].ops,
+		ck_assert_int_eq(kvr_layout_init(&l, 4096, bad[i].ranks, bad[i].ring, bad[i].ops,
 						 bad[i].events),
 				 -EINVAL);
 		ck_assert_ptr_nonnull(strstr(kvr_explain(), bad[i].what));
@@ -154,6 +157,10 @@ START_TEST(test_header_names_the_field_and_both_values)
 	refused(&h, "incompat", "0x4");
 	h = good, h.channels = 11;
 	refused(&h, "channels", "11");
+	h = good, h.page = 2048;
+	refused(&h, "page is 2048", "4096 to 65536");
+	h = good, h.page = 12288;
+	refused(&h, "page is 12288", "power of two");
 	h = good, h.ranks = 65;
 	refused(&h, "ranks is 65", "1 to 64");
 	h = good, h.ranks = 9;
@@ -251,7 +258,7 @@ static Suite *make_suite(void)
 
 	tcase_add_checked_fixture(t, setup, NULL);
 	tcase_add_test(t, test_documented_size);
-	tcase_add_test(t, test_areas_do_not_overlap);
+	tcase_add_loop_test(t, test_areas_do_not_overlap, 0, 3);
 	tcase_add_test(t, test_numbers_out_of_range_are_named);
 	tcase_add_test(t, test_header_every_flipped_bit_is_refused);
 	tcase_add_test(t, test_header_names_the_field_and_both_values);

@@ -11,10 +11,11 @@
  *
  * Space: a segment takes exactly
  *
- *     8192 + 4096 x ceil((ranks + 1) / 32)
+ *     2 P + up(128 (ranks + 1))
  *   + up(4096 + 128 ops + R + 10 ranks (128 + ring_bytes)) + ranks x up(4096 + 16 ops + R)
  *
- * bytes, with R = 128 + 64 events and up() rounding to 4096: 10.9 MiB for 8 ranks with defaults.
+ * bytes, with R = 128 + 64 events and up() rounding to P, the kernel's page size (4096 on x86-64):
+ * 10.9 MiB for 8 ranks with defaults.
  * They are reserved when it is created; nothing grows later. With the segment of a group that ended
  * badly and two older ones kept for a look, a name takes at most four times as much.
  */
