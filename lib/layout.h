@@ -25,6 +25,8 @@
  * different versions refuse each other. A minor version may give meaning to reserved bytes (they
  * are 0 until then) without that: it sets a bit of `compat` when others may ignore the addition, of
  * `incompat` when they would do harm. Unknown bits of `compat` are ignored, of `incompat` refused.
+ * `magic`, `version` and `library` stay where they are for ever, so that each version can name
+ * the other.
  */
 #ifndef KVR_LAYOUT_H
 #define KVR_LAYOUT_H
