@@ -45,8 +45,10 @@ struct kvr_group {
 	struct kvr_proc *proc; /* own page's first bytes */
 	uint64_t *calls;       /* own counts by enum kvr_call */
 	const struct kvr_leader_page *leader;
-	struct kvr_waiter waiter; /* of the caller's thread */
-	struct kvr_recorder rec;  /* of the caller's thread */
+	const uint32_t *peers[KVR_MAX_RANKS]; /* liveness words of whom we wait for */
+	uint32_t peer_count;		      /* a rank: the leader; the leader: all ranks */
+	struct kvr_waiter waiter;	      /* of the caller's thread */
+	struct kvr_recorder rec;	      /* of the caller's thread */
 	struct kvr_watcher *watcher;
 };
 

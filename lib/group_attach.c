@@ -153,7 +153,7 @@ static int attach_claim(struct kvr_group *g, const struct kvr_group_opts *o, int
 
 	if (err)
 		return err;
-	err = kvr_watcher_start(&g->proc->life, g->bell, &g->leader->proc.life,
+	err = kvr_watcher_start(&g->proc->life, g->bell, g->peers, g->peer_count,
 				o ? o->event_fd : -1, &g->watcher);
 	if (err) {
 		*ret_again = err == -EBUSY || err == -EOWNERDEAD;

@@ -117,7 +117,8 @@ static int create_locked(struct kvr_group *g, const struct kvr_group_opts *o,
 	KVR_POINT(create_made, 0);
 	/* The word is held before anybody can see it: a visible segment has a living leader. */
 	kvr_member_enter(g);
-	err = kvr_watcher_start(&g->proc->life, g->bell, NULL, o->event_fd, &g->watcher);
+	err = kvr_watcher_start(&g->proc->life, g->bell, g->peers, g->peer_count, o->event_fd,
+				&g->watcher);
 	if (err)
 		return kvr_fail_more(err, " (leader of group %s)", g->name);
 	KVR_POINT(create_held, 0);

@@ -119,6 +119,10 @@ int kvr_member_map(struct kvr_group *g)
 	g->calls = leader ? kvr_group_leader_page(g)->calls : kvr_group_own_page(g)->calls;
 	g->leader = (const struct kvr_leader_page *)(const void *)(g->seg + l->leader);
 	g->takeover = (const struct kvr_seg_takeover *)(const void *)(g->seg + l->takeover);
+	g->peer_count = leader ? l->ranks : 1;
+	for (uint32_t i = 0; i < g->peer_count; i++)
+		g->peers[i] = leader ? &kvr_group_rank_page(g, i)->proc.life
+				     : &g->leader->proc.life;
 	kvr_waiter_init(&g->waiter, g->bell);
 	return 0;
 }

@@ -17,16 +17,19 @@
 #include "atomic.h"
 #include "err.h"
 #include "life.h"
+#include "wait_watch.h"
 
 #define STACK_BYTES (256u << 10)
 
 struct kvr_watcher {
 	uint32_t *life;
+	struct kvr_bell own;
 	struct kvr_bell *bell;
-	const uint32_t *peer;
+	const uint32_t *const *peers;
+	uint32_t count;
+	uint32_t dead; /* of these */
 	int event_fd;
 	uint32_t seq; /* of the bell, when it was last looked at */
-	int peer_was_dead;
 	pthread_t thread;
 	pthread_mutex_t mutex; /* of what follows */
 	pthread_cond_t cond;
@@ -46,6 +49,26 @@ static int stopping(struct kvr_watcher *w)
 	return stop;
 }
 
+/* Somebody died: whoever of this process sleeps on the bell has to look at the liveness words. */
+static void look_at_peers(struct kvr_watcher *w)
+{
+	uint32_t dead = 0;
+
+	for (uint32_t i = 0; i < w->count; i++)
+		dead += kvr_life_peek(w->peers[i]) == KVR_LIFE_DEAD;
+	if (dead > w->dead)
+		kvr_bell_ring(w->bell);
+	w->dead = dead;
+}
+
+static int died(void *arg)
+{
+	struct kvr_watcher *w = arg;
+
+	look_at_peers(w);
+	return stopping(w);
+}
+
 static int rung(void *arg)
 {
 	struct kvr_watcher *w = arg;
@@ -55,21 +78,25 @@ static int rung(void *arg)
 	uint64_t one = 1;
 
 	w->seq = seq;
-	if (w->peer && !w->peer_was_dead && kvr_life_peek(w->peer) == KVR_LIFE_DEAD)
-		event = w->peer_was_dead = 1;
 	/* A full counter is readable already; a closed one is the caller's to notice. */
 	if (event && write(w->event_fd, &one, sizeof one) < 0)
 		(void)errno;
+	look_at_peers(w);
 	return stopping(w);
 }
 
+/* With an eventfd it sleeps on the process's bell, else on one of its own, which only stops it. */
 static void feed(struct kvr_watcher *w)
 {
+	int (*ready)(void *) = w->event_fd > 0 ? rung : died;
 	struct kvr_waiter waiter;
 
-	kvr_waiter_init(&waiter, w->bell);
+	kvr_waiter_init(&waiter, w->event_fd > 0 ? w->bell : &w->own);
+	kvr_waiter_watch(&waiter, w->peers, w->count);
+	if (w->event_fd <= 0)
+		waiter.backstop_ns = UINT64_MAX / 4; /* who waits for something has its own */
 	while (!stopping(w))
-		kvr_wait(&waiter, rung, w, UINT64_MAX);
+		kvr_wait(&waiter, ready, w, UINT64_MAX / 2);
 }
 
 /* Tells kvr_watcher_start() how it went. */
@@ -84,14 +111,6 @@ static void report(struct kvr_watcher *w, int result)
 	pthread_mutex_unlock(&w->mutex);
 }
 
-static void sleep_until_stop(struct kvr_watcher *w)
-{
-	pthread_mutex_lock(&w->mutex);
-	while (!w->stop)
-		pthread_cond_wait(&w->cond, &w->mutex);
-	pthread_mutex_unlock(&w->mutex);
-}
-
 static void *watch(void *arg)
 {
 	struct kvr_watcher *w = arg;
@@ -101,10 +120,7 @@ static void *watch(void *arg)
 	report(w, err);
 	if (err)
 		return NULL;
-	if (w->event_fd > 0)
-		feed(w);
-	else
-		sleep_until_stop(w);
+	feed(w);
 	kvr_life_drop(w->life);
 	return NULL;
 }
@@ -145,8 +161,8 @@ void kvr_watcher_forget(struct kvr_watcher *w)
 	free(w);
 }
 
-int kvr_watcher_start(uint32_t *life, struct kvr_bell *bell, const uint32_t *peer, int event_fd,
-		      struct kvr_watcher **ret)
+int kvr_watcher_start(uint32_t *life, struct kvr_bell *bell, const uint32_t *const *peers,
+		      uint32_t count, int event_fd, struct kvr_watcher **ret)
 {
 	struct kvr_watcher *w = calloc(1, sizeof *w);
 	int err;
@@ -155,7 +171,8 @@ int kvr_watcher_start(uint32_t *life, struct kvr_bell *bell, const uint32_t *pee
 		return KVR_FAIL(-ENOMEM, "no memory for the watcher");
 	w->life = life;
 	w->bell = bell;
-	w->peer = peer;
+	w->peers = peers;
+	w->count = count;
 	/*
 	 * So that the first look always writes: a ring before it may have met nobody parked, and
 	 * another waiter of this bell may have parked since, so nothing in the bell tells of it.
@@ -196,8 +213,7 @@ void kvr_watcher_stop(struct kvr_watcher *w)
 	w->stop = 1;
 	pthread_cond_broadcast(&w->cond);
 	pthread_mutex_unlock(&w->mutex);
-	if (w->event_fd > 0)
-		kvr_bell_ring(w->bell);
+	kvr_bell_ring(w->event_fd > 0 ? w->bell : &w->own);
 	pthread_join(w->thread, NULL);
 	pthread_mutex_destroy(&w->mutex);
 	pthread_cond_destroy(&w->cond);

@@ -2,8 +2,9 @@
 /*
  * The watcher: the thread that holds a process's liveness word, and that feeds an eventfd for
  * programs that sleep in epoll. It is the only thread that the ring half starts. It blocks all
- * signals, so that no handler of the program ever runs on it, and without an eventfd it sleeps from
- * start to stop.
+ * signals, so that no handler of the program ever runs on it. It sleeps on the liveness words of
+ * those whom the process may wait for, and rings the process's own bell when one of them dies;
+ * else, without an eventfd, it sleeps from start to stop.
  */
 #ifndef KVR_GROUP_WATCHER_H
 #define KVR_GROUP_WATCHER_H
@@ -16,11 +17,12 @@ struct kvr_watcher;
 
 /*
  * Starts the thread and returns once it holds `life`. With event_fd > 0 (copied), it is written
- * after every ring of `bell`, and once when the owner of `peer` (NULL: nobody) has died. -EBUSY,
+ * after every ring of `bell`. The death of an owner of one of the `count` words in `peers` (which
+ * must outlive the watcher) rings the bell. -EBUSY,
  * -EOWNERDEAD as kvr_life_hold(); -EINVAL on a bad eventfd; -EAGAIN when no thread is to be had.
  */
-int kvr_watcher_start(uint32_t *life, struct kvr_bell *bell, const uint32_t *peer, int event_fd,
-		      struct kvr_watcher **ret);
+int kvr_watcher_start(uint32_t *life, struct kvr_bell *bell, const uint32_t *const *peers,
+		      uint32_t count, int event_fd, struct kvr_watcher **ret);
 /* Lets go of the word, ends the thread, frees. NULL is fine. */
 void kvr_watcher_stop(struct kvr_watcher *w);
 /* In a forked child, where the thread does not exist: frees only. */

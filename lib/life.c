@@ -7,7 +7,8 @@
  * What the kernel does when the thread ends, by exit, execve or kill: for each entry, and for
  * list_op_pending, it takes entry + futex_offset; if the word's tid is the dying thread's, the word
  * becomes FUTEX_OWNER_DIED. This is done before the address space is torn down. A forked child
- * starts without a list.
+ * starts without a list. And if the word says FUTEX_WAITERS, as it always does here, one of those
+ * who sleep on it is woken (they may not write it: their mapping is read-only).
  */
 #include "life.h"
 
@@ -95,7 +96,7 @@ int kvr_life_hold(uint32_t *word)
 		return err;
 	/* Announced before it is taken: killed in between, the kernel still looks at the word. */
 	robust.head.pending = &robust.entry;
-	if (!kvr_cas_acq_rel32(word, 0, tid)) { /* L1, pairs with L2 */
+	if (!kvr_cas_acq_rel32(word, 0, tid | FUTEX_WAITERS)) { /* L1, pairs with L2 */
 		robust.head.pending = NULL;
 		robust_list_restore();
 		return hold_refused(kvr_load_relaxed32(word));

@@ -10,7 +10,7 @@
  * forked child. The list entry lies in private memory: only the word is shared.
  *
  *   word = 0            nobody, or left in good order
- *   word = tid          alive
+ *   word = tid          alive (with FUTEX_WAITERS, so that the kernel wakes who watches the word)
  *   word & OWNER_DIED   died
  *
  * L1 holder: compare-and-swap of the word, release    L2 peer: load-acquire of the word

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Poll, spin, sleep. The futexes are shared (not private) ones: sleeper and ringer are processes
- * that map the bells at different addresses.
+ * Poll, spin, sleep. With words to watch, the sleep is a futex_waitv() on the bell and on them; for
+ * the bell that is the same as a futex_wait(): compared and queued in one step. The futexes are
+ * shared (not private) ones: sleeper and ringer are processes that map the bells at different
+ * addresses.
  *
  * Why the spin is short: a spinner saves the peer a system call and itself a wake-up, some
  * microseconds together, but burns the very core that the peer may need when there are more
@@ -10,7 +12,7 @@
  * is one core only, it sleeps at once. And when spins end in a sleep all the same, as they do where
  * the peer has to wait for a core, it leaves them out, for longer and longer.
  */
-#include "kvring/wait.h"
+#include "wait_watch.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -38,7 +40,7 @@ _Static_assert(sizeof(struct kvr_bell) == KVR_LINE, "the bell has its own lines"
 #define GRACE_NS (10u * KVR_MS)
 #define GRACE_STEP_NS KVR_MS
 
-static void futex_wake_all(uint32_t *word)
+static void futex_wake_all(const uint32_t *word)
 {
 	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
@@ -55,6 +57,40 @@ static int futex_sleep(uint32_t *word, uint32_t seen, uint64_t until_ns)
 	return 0;
 }
 
+/* The bell, and then what is watched. */
+struct sleep_on {
+	struct futex_waitv word[1 + KVR_WATCH_MAX];
+};
+
+static struct futex_waitv futex_of(const uint32_t *word, uint32_t seen)
+{
+	return (struct futex_waitv){ .uaddr = (uintptr_t)word, .val = seen, .flags = FUTEX_32 };
+}
+
+/* As they are before the last look: who changes them afterwards ends the sleep. */
+static void watch_begin(const struct kvr_waiter *w, uint32_t seen, struct sleep_on *ret)
+{
+	ret->word[0] = futex_of(&w->bell->seq, seen);
+	for (uint32_t i = 0; i < w->watches; i++)
+		ret->word[1 + i] = futex_of(w->watch[i], kvr_load_relaxed32(w->watch[i]));
+}
+
+/* futex_sleep() on all of them. */
+static int watch_sleep(struct kvr_waiter *w, const struct sleep_on *on, uint64_t until_ns)
+{
+	struct timespec until = kvr_timespec(until_ns);
+	long woken = syscall(SYS_futex_waitv, on->word, 1 + w->watches, 0, &until, CLOCK_MONOTONIC);
+
+	if (woken > 0) /* of all who sleep on the word of the dead the kernel wakes one */
+		futex_wake_all(w->watch[woken - 1]);
+	if (woken >= 0)
+		return 0;
+	if (errno != ENOSYS && errno != EPERM)
+		return errno;
+	w->watches = 0; /* not here: the back-stop finds out */
+	return EAGAIN;
+}
+
 void kvr_bell_ring(struct kvr_bell *bell)
 {
 	if (kvr_xchg_acq_rel32(&bell->parked, 0)) { /* B1, pairs with B2 */
@@ -67,12 +103,20 @@ void kvr_waiter_init(struct kvr_waiter *w, struct kvr_bell *bell)
 {
 	cpu_set_t cpus;
 
-	*w = (struct kvr_waiter){ .bell = bell, .gap_ns = GAP_MAX_NS };
+	*w = (struct kvr_waiter){ .bell = bell,
+				  .gap_ns = GAP_MAX_NS,
+				  .backstop_ns = KVR_BACKSTOP_NS };
 	/* Refused on machines with more CPUs than the set has bits: then there are several. */
 	if (!sched_getaffinity(0, sizeof(cpus), &cpus) && CPU_COUNT(&cpus) == 1)
 		w->spin_cap_ns = 0;
 	else
 		w->spin_cap_ns = SPIN_CAP_NS;
+}
+
+void kvr_waiter_watch(struct kvr_waiter *w, const uint32_t *const *words, uint32_t count)
+{
+	w->watch = words;
+	w->watches = (uint32_t)kvr_min(count, KVR_WATCH_MAX);
 }
 
 /* Something arrived after a wait: follow the inter-arrival time. */
@@ -147,16 +191,22 @@ static int nap(struct kvr_waiter *w, int (*ready)(void *), void *arg, uint64_t n
 	       uint64_t deadline_ns)
 {
 	struct kvr_bell *bell = w->bell;
-	uint64_t until = kvr_min(now + KVR_BACKSTOP_NS, deadline_ns);
+	uint64_t until = kvr_min(now + w->backstop_ns, deadline_ns);
 	uint32_t seen = kvr_load_acquire32(&bell->seq); /* B4, pairs with B3 */
+	struct sleep_on on;
 	int rc, err;
 
+	if (w->watches)
+		watch_begin(w, seen, &on);
 	kvr_xchg_acq_rel32(&bell->parked, 1); /* B2, pairs with B1 */
 	rc = ready(arg);
 	if (rc)
 		return rc;
 	w->sleeps++;
-	err = futex_sleep(&bell->seq, seen, until);
+	if (w->watches)
+		err = watch_sleep(w, &on, until);
+	else
+		err = futex_sleep(&bell->seq, seen, until);
 	rc = ready(arg);
 	if (rc > 0 && err == ETIMEDOUT && until < deadline_ns &&
 	    nobody_rang(bell, seen, deadline_ns))

@@ -479,7 +479,7 @@ START_TEST(test_eventfd_tells_of_what_came_before_the_watcher)
 	struct kvr_watcher *w;
 	uint32_t life = 0;
 
-	ck_assert_int_eq(kvr_watcher_start(&life, &bell, NULL, fd, &w), 0);
+	ck_assert_int_eq(kvr_watcher_start(&life, &bell, NULL, 0, fd, &w), 0);
 	ck_assert_int_eq(poll(&p, 1, 3000), 1);
 	kvr_watcher_stop(w);
 	close(fd);

@@ -7,6 +7,7 @@
 #include "group_util.h"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include "atomic.h"
 #include "point.h"
@@ -56,6 +57,51 @@ START_TEST(test_dead_leader_ends_all_waits)
 	end_waiters(r, 0);
 	member_kill(&l);
 	ck_assert(file_there(KVR_SHM_SEGMENT, 0)); /* the dead one's is evidence */
+}
+END_TEST
+
+/* A rank that never looks by itself: only a ring, or the kernel, ends its sleep. */
+static int member_deep_sleeper(struct member *m)
+{
+	struct kvr_group *g = NULL;
+	int rc = kvr_group_attach(name, m->rank, &opts, test_deadline_ms(8000), &g);
+
+	if (!rc)
+		g->waiter.backstop_ns = UINT64_MAX / 4;
+	member_report(m, rc, g);
+	member_order(m);
+	rc = rc ? rc : kvr_group_wait(g, never, NULL, test_deadline_ms(8000), "the end");
+	member_report(m, rc, g);
+	member_order(m);
+	kvr_group_close(g);
+	return 0;
+}
+
+/* The kernel wakes one of those who sleep on the word of the dead; that one wakes the others. */
+START_TEST(test_death_wakes_all_who_sleep_without_a_back_stop)
+{
+	struct member l, r[3];
+	struct report got;
+
+	if (syscall(SYS_futex_waitv, NULL, 0, 0, NULL, 0) < 0 && errno != EINVAL) {
+		test_skip("this kernel or sandbox has no futex_waitv()");
+		return;
+	}
+	l = start_leader();
+	for (uint32_t i = 0; i < 3; i++) {
+		r[i] = member_start(member_deep_sleeper, i);
+		got = member_hears(&r[i]);
+		ck_assert_msg(!got.rc, "%s", got.why);
+		member_tell(&r[i], 'w');
+	}
+	test_sleep_ms(100); /* so that they sleep */
+	kill(l.pid, SIGKILL);
+	for (uint32_t i = 0; i < 3; i++) {
+		got = member_hears(&r[i]);
+		ck_assert_msg(got.rc == -EOWNERDEAD, "rank %u: %d %s", i, got.rc, got.why);
+		member_end(&r[i]);
+	}
+	member_kill(&l);
 }
 END_TEST
 
@@ -613,6 +659,7 @@ static Suite *make_suite(void)
 	tcase_set_timeout(t, 20); /* 2 GiB want to be written and freed */
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, test_dead_leader_ends_all_waits);
+	tcase_add_test(t, test_death_wakes_all_who_sleep_without_a_back_stop);
 	tcase_add_test(t, test_dead_rank_is_named_to_all);
 	tcase_add_test(t, test_shutdown_ends_all_waits);
 	tcase_add_test(t, test_exit_without_close_is_a_death);

@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -90,7 +91,7 @@ START_TEST(test_hold_and_drop)
 
 	for (i = 0; i < 3; i++) {
 		ck_assert_int_eq(kvr_life_hold(&word), 0);
-		ck_assert_uint_eq(word, (uint32_t)gettid());
+		ck_assert_uint_eq(word, (uint32_t)gettid() | FUTEX_WAITERS);
 		ck_assert_int_eq(kvr_life_peek(&word), KVR_LIFE_ALIVE);
 		kvr_life_drop(&word);
 		ck_assert_uint_eq(word, 0);
@@ -137,7 +138,7 @@ START_TEST(test_one_thread_holds_one_word)
 	ck_assert_int_eq(kvr_life_hold(&second), -EBUSY);
 	ck_assert_uint_eq(second, 0);
 	kvr_life_drop(&second); /* not held: nothing happens */
-	ck_assert_uint_eq(first, (uint32_t)gettid());
+	ck_assert_uint_eq(first, (uint32_t)gettid() | FUTEX_WAITERS);
 	kvr_life_drop(&first);
 	ck_assert_int_eq(kvr_life_hold(&second), 0);
 	kvr_life_drop(&second);

@@ -64,6 +64,10 @@ struct kvr_waiter {
 	uint32_t skip;	      /* so many waits go without one */
 	uint64_t lost_wakes;
 	uint64_t sleeps;
+	uint64_t backstop_ns;	      /* KVR_BACKSTOP_NS */
+	const uint32_t *const *watch; /* the library's own: other words that end a sleep */
+	uint32_t watches;
+	uint32_t reserved;
 };
 
 /*
