@@ -70,7 +70,7 @@ static int member_deep_sleeper(struct member *m)
 		g->waiter.backstop_ns = UINT64_MAX / 4;
 	member_report(m, rc, g);
 	member_order(m);
-	rc = rc ? rc : kvr_group_wait(g, never, NULL, test_deadline_ms(8000), "the end");
+	rc = rc ? rc : kvr_group_wait(g, never, NULL, test_deadline_ms(60000), "the end");
 	member_report(m, rc, g);
 	member_order(m);
 	kvr_group_close(g);
