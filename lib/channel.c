@@ -77,9 +77,13 @@ static int rank_open(struct kvr_channels *c)
 
 int kvr_channels_open(struct kvr_group *group, struct kvr_channels **ret_channels)
 {
-	struct kvr_channels *c = calloc(1, sizeof *c);
+	struct kvr_channels *c;
 	int err;
 
+	if (group->forks != kvr_fork_generation())
+		return KVR_FAIL(-EINVAL,
+				"kvr_channels_open in a forked child: the group is its parent's");
+	c = calloc(1, sizeof *c);
 	if (!c)
 		return KVR_FAIL(-ENOMEM, "kvr_channels_open: no memory for %zu bytes", sizeof *c);
 	c->g = group;

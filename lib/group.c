@@ -24,7 +24,6 @@
 typedef unsigned long long ull;
 
 #define ERRNO_MAX 4095
-#define CLOSING_NS KVR_SEC /* a taker needs microseconds between its two words */
 
 static const struct kvr_proc *proc_of(const struct kvr_group *g, uint32_t rank)
 {
@@ -98,27 +97,22 @@ int kvr_group_phase(struct kvr_group *g, const char *what, uint64_t until_ns)
 int kvr_group_visible(struct kvr_group *g)
 {
 	int err = kvr_group_check(g), same;
-	char path[KVR_SHM_PATH];
 
 	if (err)
 		return err;
-	err = kvr_shm_path(path, sizeof path, g->dir[0] ? g->dir : NULL, g->name, KVR_SHM_SEGMENT,
-			   0);
-	if (err)
-		return err;
-	same = kvr_shm_same(g->fd, path);
+	same = kvr_shm_same(g->fd, g->path);
 	if (!same)
 		return 0;
 	if (same == -ESTALE)
 		return KVR_FAIL(-ESTALE,
 				"group %s: somebody removed %s while epoch %llu lived, and another "
 				"leader has the name by now; end this epoch",
-				g->name, path, (ull)g->header.epoch);
+				g->name, g->path, (ull)g->header.epoch);
 	return KVR_FAIL(same,
 			"group %s: %s of the living epoch %llu: %s; was it removed (RemoveIPC of "
 			"systemd, rm)? No process can attach any more: end this epoch and make a "
 			"new one",
-			g->name, path, (ull)g->header.epoch, kvr_strerror(same));
+			g->name, g->path, (ull)g->header.epoch, kvr_strerror(same));
 }
 
 static const char *retired_text(uint32_t cause)
@@ -163,22 +157,20 @@ static int check_stale(const struct kvr_group *g, uint64_t new_epoch)
 	return kvr_fail_more(-ESTALE, "; close this handle and attach again");
 }
 
-/*
- * Another leader takes over, and has not said yet what counts. It needs microseconds for that; one
- * that was killed in between changed nothing, so after a second the old leader counts again.
- */
+/* Another leader takes over, and has not said yet what counts. */
 static int is_closing(const struct kvr_group *g)
 {
-	return kvr_load_acquire32(&g->takeover->closing) && /* N2, pairs with N1 */
-	       kvr_now() - kvr_load_relaxed(&g->takeover->ns) < CLOSING_NS;
+	return kvr_life_peek(&g->takeover->closing) == KVR_LIFE_ALIVE; /* N2, pairs with N1 */
 }
 
 /* How much of `seen`, a count of the leader's, still counts. */
 uint64_t kvr_group_fenced(const struct kvr_group *g, const uint64_t *fence, uint64_t seen)
 {
+	int closing = is_closing(g);
+
 	if (kvr_load_acquire(&g->takeover->new_epoch)) /* K2, pairs with K1 */
 		return kvr_min(seen, kvr_load_relaxed(fence));
-	return is_closing(g) ? 0 : seen;
+	return closing ? 0 : seen;
 }
 
 /* What a caller would take for "again" must not be the end of an epoch. */

@@ -7,10 +7,9 @@
  *      without it: "failed" or "left" is seen before its cause
  *   K1 taker: store-release of new_epoch            K2 anyone: load-acquire of new_epoch
  *      without it: -ESTALE with a cause not yet written
- *   N1 taker: exchange of `closing`, then loads of      N2 anyone: load-acquire of `closing`,
- *      the leader's counts                               after the count
- *      without it: a rank acts on more than the taker copied. (Both are read-modify-write or
- *      acquire: no load passes them.)
+ *   N1 taker: takes `closing` (compare-and-swap), then  N2 anyone: load-acquire of `closing`, then
+ *      loads the leader's counts                           K2, after the count
+ *      without it: a rank acts on more than the taker copied. (No load passes an acquire.)
  *   F1 leader: compare-and-swap of `failing`        F1 another thread of the leader
  *      without it: two causes, mixed
  *   E1 watcher: xchg of its bell's `parked`; for the ringer it is B2 of wait.h
@@ -25,10 +24,12 @@
 #include "layout.h"
 #include "life.h"
 #include "recorder.h"
+#include "shm.h"
 
 struct kvr_group {
 	char name[KVR_NAME_MAX];
-	char dir[256];
+	char dir[256];		      /* absolute; "" /dev/shm */
+	char path[KVR_SHM_PATH];      /* of the segment */
 	struct kvr_seg_header header; /* private copy, checked */
 	struct kvr_layout layout;
 	uint32_t rank;	  /* or KVR_LEADER */
@@ -76,6 +77,14 @@ static inline void kvr_group_ring_leader(struct kvr_group *g)
 
 uint64_t kvr_group_fenced(const struct kvr_group *g, const uint64_t *fence, uint64_t seen);
 
+static inline int kvr_group_untouched(const struct kvr_group *g)
+{
+	return __builtin_expect(
+		!kvr_load_acquire32(&g->takeover->closing) &&	    /* N2, pairs with N1 */
+			!kvr_load_acquire(&g->takeover->new_epoch), /* K2, pairs with K1 */
+		1);
+}
+
 /*
  * How many publishes of a channel are whole on all ranks, and the last tick: what the leader says,
  * but not beyond the fence that a newer leader put up (the old one may live and go on).
@@ -84,17 +93,14 @@ static inline uint64_t kvr_group_watermark(const struct kvr_group *g, uint32_t c
 {
 	uint64_t n = kvr_load_acquire(&g->leader->watermark[channel]); /* M2, pairs with M1 */
 
-	if (__builtin_expect(!kvr_load_acquire32(&g->takeover->closing), 1)) /* N2, pairs with N1 */
-		return n;
-	return kvr_group_fenced(g, &g->takeover->watermark[channel], n);
+	return kvr_group_untouched(g) ? n
+				      : kvr_group_fenced(g, &g->takeover->watermark[channel], n);
 }
 static inline uint64_t kvr_group_tick_done(const struct kvr_group *g)
 {
 	uint64_t n = kvr_load_acquire(&g->leader->tick_done); /* T2, pairs with T1 */
 
-	if (__builtin_expect(!kvr_load_acquire32(&g->takeover->closing), 1)) /* N2, pairs with N1 */
-		return n;
-	return kvr_group_fenced(g, &g->takeover->tick_done, n);
+	return kvr_group_untouched(g) ? n : kvr_group_fenced(g, &g->takeover->tick_done, n);
 }
 
 /*

@@ -55,7 +55,7 @@ static int header_fill(struct kvr_group *g, const struct kvr_group_opts *o)
 	h->created_ns = kvr_now();
 	h->pid = self.pid;
 	h->start_time = self.start_time;
-	h->pid_ns = self.pid_ns;
+	h->space = self.space;
 	h->page = g->layout.page;
 	h->ranks = g->layout.ranks;
 	h->ring_bytes = g->layout.ring_bytes;
@@ -84,6 +84,9 @@ static int segment_make(struct kvr_group *g)
 	struct kvr_seg_header *h;
 
 	g->fd = kvr_shm_create(kvr_member_dir(g), g->layout.total);
+	/* A restart is worth more than what was kept for a look. */
+	if (g->fd == -ENOSPC && kvr_shm_prune(kvr_member_dir(g), g->name, UINT64_MAX, 0) > 0)
+		g->fd = kvr_shm_create(kvr_member_dir(g), g->layout.total);
 	if (g->fd < 0)
 		return kvr_fail_more(g->fd, " (segment of group %s, %u ranks)", g->name,
 				     g->layout.ranks);

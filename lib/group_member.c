@@ -6,6 +6,7 @@
 #include "group_member.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,9 +31,8 @@ const char *kvr_member_dir(const struct kvr_group *g)
 void kvr_member_path(const struct kvr_group *g, enum kvr_shm_kind kind, uint64_t epoch,
 		     char path[KVR_SHM_PATH])
 {
-	path[0] = 0;
-	/* Cannot fail: kvr_member_new() tried the longest of the names. */
-	kvr_shm_path(path, KVR_SHM_PATH, kvr_member_dir(g), g->name, kind, epoch);
+	/* Not made anew: the user may be another by now. */
+	kvr_shm_sibling(path, g->path, kind, epoch);
 }
 
 void kvr_member_unmap(struct kvr_group *g)
@@ -78,22 +78,30 @@ static int check_opts(const struct kvr_group_opts *o, int leader)
 int kvr_member_new(const char *name, const struct kvr_group_opts *o, uint32_t rank,
 		   struct kvr_group **ret)
 {
-	char path[KVR_SHM_PATH];
+	char path[KVR_SHM_PATH], dir[PATH_MAX];
 	struct kvr_group *g;
 	int err = check_opts(o, rank == KVR_LEADER);
 
-	/* The longest of the names, for all of them. */
+	/* The working directory may be another by the time it is closed. One that is not there is
+	 * whoever's turn it is that needs it. */
+	if (!err && o && o->dir && !realpath(o->dir, dir))
+		snprintf(dir, sizeof dir, "%s", o->dir);
+	if (!err && o && o->dir && strlen(dir) >= sizeof g->dir)
+		err = KVR_FAIL(-EINVAL,
+			       "group options: dir is %.100s...: %zu bytes, %zu are possible", dir,
+			       strlen(dir), sizeof g->dir - 1);
 	if (!err)
-		err = kvr_shm_path(path, sizeof path, o ? o->dir : NULL, name, KVR_SHM_RETIRED,
-				   UINT64_MAX);
+		err = kvr_shm_path(path, sizeof path, o && o->dir ? dir : NULL, name,
+				   KVR_SHM_SEGMENT, 0);
 	if (err)
 		return err;
 	g = calloc(1, sizeof *g);
 	if (!g)
 		return KVR_FAIL(-ENOMEM, "no memory for the handle of group %s", name);
 	snprintf(g->name, sizeof g->name, "%s", name);
+	snprintf(g->path, sizeof g->path, "%s", path);
 	if (o && o->dir)
-		snprintf(g->dir, sizeof g->dir, "%s", o->dir);
+		memcpy(g->dir, dir, strlen(dir) + 1);
 	g->rank = rank;
 	g->pid = (uint32_t)getpid();
 	g->forks = kvr_fork_generation();
@@ -137,7 +145,7 @@ void kvr_member_enter(struct kvr_group *g)
 	kvr_store_relaxed32(&p->pid, self.pid);
 	kvr_store_relaxed32(&p->rank, g->rank);
 	kvr_store_relaxed(&p->start_time, self.start_time);
-	kvr_store_relaxed(&p->pid_ns, self.pid_ns);
+	kvr_store_relaxed(&p->space, self.space);
 	kvr_store_relaxed(&p->progress_ns, kvr_now());
 	kvr_store_release32(&p->state, KVR_PROC_ACTIVE); /* G1, pairs with G2 */
 	kvr_recorder_init(
@@ -167,13 +175,33 @@ int kvr_member_remove_pool(const struct kvr_group *g)
 }
 
 /*
- * Needs no name lock: while we hold our liveness word, whoever has the lock finds us alive and
- * gives up, so that pool and segment under these names are ours until we let go.
+ * Under the name lock: another leader may take over from us although we live. If the lock is not to
+ * be had in time, the names stay: the next leader finds that we have left.
  */
+static void remove_names(struct kvr_group *g, int failed)
+{
+	char lock[KVR_SHM_PATH];
+	int fd;
+
+	do
+		fd = kvr_member_lock(g, lock);
+	while (fd == -EINTR);
+	/* No lock file in a full directory: then nobody else gets one either. */
+	if (fd == -ETIMEDOUT)
+		return;
+	/* Unless the name is another's by now: then so is the pool's. */
+	if (!kvr_shm_same(g->fd, g->path)) {
+		kvr_member_remove_pool(g);
+		if (!failed)
+			kvr_shm_unlink(g->fd, g->path);
+	}
+	if (fd >= 0)
+		kvr_shm_unlock(fd, lock);
+}
+
 static void leave_leader(struct kvr_group *g)
 {
 	int failed = kvr_load_relaxed32(&g->proc->state) == KVR_PROC_FAILED;
-	char path[KVR_SHM_PATH];
 
 	/* A declared failure stays to be read: it says more than "left". */
 	if (!failed)
@@ -181,20 +209,14 @@ static void leave_leader(struct kvr_group *g)
 	KVR_POINT(leave_told, 0);
 	for (uint32_t i = 0; i <= g->layout.ranks; i++)
 		kvr_bell_ring(&g->bells[i]);
-	/* Unless somebody removed our file: then both names may be another leader's by now. */
-	kvr_member_path(g, KVR_SHM_SEGMENT, 0, path);
-	if (!kvr_shm_same(g->fd, path)) {
-		kvr_member_remove_pool(g);
-		if (!failed)
-			kvr_shm_unlink(g->fd, path);
-	}
+	remove_names(g, failed);
 	KVR_POINT(leave_unlinked, 0);
 	kvr_watcher_stop(g->watcher);
 }
 
 void kvr_group_abandon(struct kvr_group *g)
 {
-	if (g->rank == KVR_LEADER || !g->watcher || g->pid != (uint32_t)getpid())
+	if (g->rank == KVR_LEADER || !g->watcher || g->forks != kvr_fork_generation())
 		return;
 	kvr_store_release32(&g->proc->state, KVR_PROC_ABSENT); /* G1, pairs with G2 */
 	kvr_watcher_stop(g->watcher);
@@ -206,7 +228,8 @@ void kvr_group_close(struct kvr_group *g)
 {
 	if (!g)
 		return;
-	if (g->pid != (uint32_t)getpid()) {
+	/* Not the pid: a child in a pid namespace of its own may have its parent's. */
+	if (g->forks != kvr_fork_generation()) {
 		/* A forked child inherited the mappings, not the membership. */
 		kvr_watcher_forget(g->watcher);
 	} else if (g->rank == KVR_LEADER) {

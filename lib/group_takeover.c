@@ -96,7 +96,7 @@ static struct kvr_process old_process(const struct kvr_old_segment *old)
 {
 	return (struct kvr_process){ .pid = old->header.pid,
 				     .start_time = old->header.start_time,
-				     .pid_ns = old->header.pid_ns };
+				     .space = old->header.space };
 }
 
 static int is_self(const struct kvr_old_segment *old)
@@ -104,7 +104,7 @@ static int is_self(const struct kvr_old_segment *old)
 	struct kvr_process self;
 
 	kvr_process_self(&self);
-	return old->header.pid == self.pid && old->header.pid_ns == self.pid_ns &&
+	return self.space && old->header.pid == self.pid && old->header.space == self.space &&
 	       old->header.start_time == self.start_time;
 }
 
@@ -170,20 +170,25 @@ static int old_end(const struct kvr_old_segment *old, const struct kvr_group_opt
 }
 
 /* How far the old leader is counts from now on, whatever it still does. */
-static void old_fence(struct kvr_seg_takeover *t, const struct kvr_leader_page *leader)
+static int old_fence(struct kvr_seg_takeover *t, const struct kvr_leader_page *leader,
+		     uint64_t new_epoch)
 {
-	do {
-		kvr_store_relaxed(&t->ns, kvr_now());
-		kvr_xchg_acq_rel32(&t->closing, 1); /* N1, pairs with N2 */
-		KVR_POINT(create_closing, 0);
-		kvr_store_relaxed(&t->tick_done,
-				  kvr_load_acquire(&leader->tick_done)); /* T2, pairs with T1 */
-		for (uint32_t ch = 0; ch < KVR_CHANNELS; ch++)
-			kvr_store_relaxed(
-				&t->watermark[ch],
-				kvr_load_acquire(&leader->watermark[ch])); /* M2, pairs with M1 */
-		/* Too slow, and ranks may have gone on: see kvr_group_fenced(). */
-	} while (kvr_now() - t->ns > KVR_SEC / 2);
+	int err;
+
+	/* A taker before us may have died here; the name lock says that none lives. */
+	kvr_store_relaxed32(&t->closing, 0);
+	err = kvr_life_hold(&t->closing); /* N1, pairs with N2: it is an exchange */
+	if (err)
+		return err;
+	KVR_POINT(create_closing, 0);
+	kvr_store_relaxed(&t->tick_done,
+			  kvr_load_acquire(&leader->tick_done)); /* T2, pairs with T1 */
+	for (uint32_t ch = 0; ch < KVR_CHANNELS; ch++)
+		kvr_store_relaxed(&t->watermark[ch],
+				  kvr_load_acquire(&leader->watermark[ch])); /* M2, pairs with M1 */
+	kvr_store_release(&t->new_epoch, new_epoch);			     /* K1, pairs with K2 */
+	kvr_life_drop(&t->closing);
+	return 0;
 }
 
 /* Tells everybody in the old segment. */
@@ -194,6 +199,7 @@ static int old_mark(struct kvr_group *g, const struct kvr_old_segment *old, uint
 	struct kvr_bell *bells = t ? kvr_shm_map(old->fd, old->layout.bells, bell_bytes, 1) : NULL;
 	struct kvr_leader_page *leader =
 		bells ? kvr_shm_map(old->fd, old->layout.leader, sizeof *leader, 0) : NULL;
+	int err;
 
 	if (leader && kvr_load_relaxed32(&leader->proc.state) == KVR_PROC_FAILED) {
 		kvr_store_relaxed32((uint32_t *)(void *)&t->reason,
@@ -205,18 +211,20 @@ static int old_mark(struct kvr_group *g, const struct kvr_old_segment *old, uint
 	if (leader) {
 		kvr_store_relaxed32(&t->pid, g->pid);
 		kvr_store_relaxed32(&t->cause, cause);
-		old_fence(t, leader);
-		kvr_store_release(&t->new_epoch, g->header.epoch); /* K1, pairs with K2 */
+		kvr_store_relaxed(&t->ns, kvr_now());
+		err = old_fence(t, leader, g->header.epoch);
+	} else {
+		err = kvr_fail_more(-ENOMEM, " (old segment of group %s)", g->name);
+	}
+	if (!err) {
 		KVR_POINT(create_marked, 0);
 		for (uint32_t i = 0; i <= old->layout.ranks; i++)
 			kvr_bell_ring(&bells[i]);
 	}
 	kvr_shm_unmap(bells, bell_bytes);
 	kvr_shm_unmap(t, sizeof *t);
-	if (!leader)
-		return kvr_fail_more(-ENOMEM, " (old segment of group %s)", g->name);
-	kvr_shm_unmap(leader, sizeof *leader);
-	return 0;
+	kvr_shm_unmap(leader, leader ? sizeof *leader : 0);
+	return err;
 }
 
 int kvr_old_retire(struct kvr_group *g, const struct kvr_group_opts *o,

@@ -138,6 +138,9 @@ static int start_thread(struct kvr_watcher *w)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	err = pthread_create(&w->thread, &attr, watch, w);
+	/* The program's thread-local data, which lie on the stack, need more. */
+	if (err == EINVAL)
+		err = pthread_create(&w->thread, NULL, watch, w);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&attr);
 	return err;

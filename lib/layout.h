@@ -56,7 +56,7 @@ struct kvr_seg_header {
 	uint64_t epoch;		/*   64  1 for the first */
 	uint8_t boot_id[16];	/*   72 */
 	uint64_t created_ns;	/*   88  CLOCK_MONOTONIC */
-	uint32_t pid;		/*   96  creator, in the pid namespace pid_ns */
+	uint32_t pid;		/*   96  creator */
 	uint32_t ranks;		/*  100  1..64 */
 	uint64_t start_time;	/*  104  field 22 of /proc/pid/stat */
 	uint32_t ring_bytes;	/*  112  power of two */
@@ -69,7 +69,7 @@ struct kvr_seg_header {
 	struct kvr_model model; /*  208  144 bytes: the caller's configuration fingerprint */
 	uint32_t config_len;	/*  352  bytes of config in use */
 	uint32_t config_kind;	/*  356  who defines config: 1 the connector */
-	uint64_t pid_ns;	/*  360  inode of the creator's pid namespace */
+	uint64_t space;		/*  360  in which `pid` and `start_time` mean it; process.h */
 	uint32_t page;		/*  368  P: the creator's page size */
 	uint32_t reserved0[35]; /*  372 */
 	uint8_t config[3072];	/*  512  opaque to the group: shape and pool of the connector */
@@ -86,7 +86,7 @@ _Static_assert(offsetof(struct kvr_seg_header, created_ns) == 88, "header");
 _Static_assert(offsetof(struct kvr_seg_header, ring_bytes) == 112, "header");
 _Static_assert(offsetof(struct kvr_seg_header, library) == 136, "header");
 _Static_assert(offsetof(struct kvr_seg_header, model) == 208, "header");
-_Static_assert(offsetof(struct kvr_seg_header, pid_ns) == 360, "header");
+_Static_assert(offsetof(struct kvr_seg_header, space) == 360, "header");
 _Static_assert(offsetof(struct kvr_seg_header, config) == 512, "header");
 _Static_assert(offsetof(struct kvr_seg_header, setup) == 3584, "header");
 _Static_assert(offsetof(struct kvr_seg_header, checksum) == 4088, "header");
@@ -95,8 +95,9 @@ _Static_assert(offsetof(struct kvr_seg_header, checksum) == 4088, "header");
  * Takeover page. Written under the name lock by the process that makes the newer epoch.
  *
  * The fence: the old leader may live and publish on (it was stopped, and goes on). So the taker
- * freezes what counts: with `closing` set, ranks take nothing; then it copies how far the leader
- * is; then new_epoch makes the copy true, and ranks drain up to it, and not beyond.
+ * freezes what counts: while it holds `closing`, ranks take nothing; then it copies how far the
+ * leader is; then new_epoch makes the copy true, and ranks drain up to it, and not beyond. A taker
+ * that dies in between changed nothing: `closing` is a liveness word.
  */
 struct kvr_seg_takeover {
 	uint64_t new_epoch;	/*   0  0: current. K1 store-release, pairs with K2 */
@@ -105,7 +106,7 @@ struct kvr_seg_takeover {
 	uint64_t ns;		/*  16 */
 	int32_t reason;		/*  24  why the old leader declared it over, negative errno, or 0 */
 	uint32_t blamed;	/*  28  rank that it blamed, or KVR_LEADER */
-	uint32_t closing;	/*  32  N1 exchange, pairs with N2 */
+	uint32_t closing;	/*  32  liveness word of the taker's thread. N1, pairs with N2 */
 	uint32_t reserved0;	/*  36 */
 	uint64_t tick_done;	/*  40  the leader's, as far as it counts */
 	uint64_t watermark[16]; /*  48  likewise */
@@ -149,14 +150,14 @@ struct kvr_proc {
 	uint64_t mismatches;  /*  80  wrong tags met by expect */
 	int32_t cause;	      /*  88  leader: why the epoch failed, negative errno */
 	uint32_t blamed;      /*  92  leader: rank that it blames, or KVR_LEADER */
-	uint64_t pid_ns;      /*  96  inode of the pid namespace that `pid` belongs to */
+	uint64_t space;	      /*  96  in which `pid` and `start_time` mean it; process.h */
 	char phase[24];	      /* 104  name of the long phase */
 };
 _Static_assert(sizeof(struct kvr_proc) == 128, "proc");
 _Static_assert(offsetof(struct kvr_proc, progress_ns) == 32, "proc");
 _Static_assert(offsetof(struct kvr_proc, tick_seen) == 56, "proc");
 _Static_assert(offsetof(struct kvr_proc, cause) == 88, "proc");
-_Static_assert(offsetof(struct kvr_proc, pid_ns) == 96, "proc");
+_Static_assert(offsetof(struct kvr_proc, space) == 96, "proc");
 
 /* Kinds of call, counted per process in its page and named by ring-dump. */
 enum kvr_call {

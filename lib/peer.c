@@ -60,7 +60,7 @@ void kvr_peer_read(const struct kvr_proc *p, uint32_t rank, struct kvr_peer *ret
 	uint32_t state = kvr_load_acquire32(&p->state); /* G2, pairs with G1 */
 	struct kvr_process who = { .pid = kvr_load_relaxed32(&p->pid),
 				   .start_time = kvr_load_relaxed(&p->start_time),
-				   .pid_ns = kvr_load_relaxed(&p->pid_ns) };
+				   .space = kvr_load_relaxed(&p->space) };
 	enum kvr_process_state now = KVR_PROCESS_UNKNOWN;
 
 	memset(ret, 0, sizeof *ret);

@@ -55,25 +55,32 @@ uint64_t kvr_process_start_time(uint32_t pid)
 	return read_stat(pid, &letter, &start) ? 0 : start;
 }
 
-static uint64_t own_pid_ns(void)
+/* 0 where /proc is not that of our own pid namespace. */
+static uint64_t own_space(void)
 {
-	struct stat st;
+	struct stat pid, clock;
+	char self[32] = "";
 
-	return stat("/proc/self/ns/pid", &st) ? 0 : (uint64_t)st.st_ino;
+	if (readlink("/proc/self", self, sizeof self - 1) < 0 ||
+	    strtol(self, NULL, 10) != (long)getpid() || stat("/proc/self/ns/pid", &pid))
+		return 0;
+	if (stat("/proc/self/ns/time", &clock)) /* before Linux 5.6 there are none */
+		return (uint32_t)pid.st_ino;
+	return (uint64_t)(uint32_t)clock.st_ino << 32 | (uint32_t)pid.st_ino;
 }
 
 void kvr_process_self(struct kvr_process *ret)
 {
 	ret->pid = (uint32_t)getpid();
-	ret->start_time = kvr_process_start_time(ret->pid);
-	ret->pid_ns = own_pid_ns();
+	ret->space = own_space();
+	ret->start_time = ret->space ? kvr_process_start_time(ret->pid) : 0;
 }
 
 /* Can /proc of this process tell about it? */
 static int is_known(const struct kvr_process *p)
 {
-	return p->pid && p->pid <= INT32_MAX && p->start_time && p->pid_ns &&
-	       p->pid_ns == own_pid_ns();
+	return p->pid && p->pid <= INT32_MAX && p->start_time && p->space &&
+	       p->space == own_space();
 }
 
 static int pidfd_open(uint32_t pid)
@@ -97,6 +104,11 @@ static int is_dumping(uint32_t pid)
 	return proc_read(path, text, sizeof text) && strstr(text, "\nCoreDumping:\t1");
 }
 
+static int no_such_process(uint32_t pid)
+{
+	return kill((pid_t)pid, 0) && errno == ESRCH;
+}
+
 enum kvr_process_state kvr_process_state(const struct kvr_process *p)
 {
 	uint64_t start;
@@ -105,7 +117,9 @@ enum kvr_process_state kvr_process_state(const struct kvr_process *p)
 
 	if (!is_known(p))
 		return KVR_PROCESS_UNKNOWN;
-	if (read_stat(p->pid, &letter, &start) || start != p->start_time)
+	if (read_stat(p->pid, &letter, &start))
+		return no_such_process(p->pid) ? KVR_PROCESS_GONE : KVR_PROCESS_UNKNOWN;
+	if (start != p->start_time)
 		return KVR_PROCESS_GONE;
 	if (is_dumping(p->pid))
 		return KVR_PROCESS_DUMPS;
@@ -145,24 +159,36 @@ static int await_end(int pidfd, const struct kvr_process *p, uint64_t deadline_n
 
 int kvr_process_kill(const struct kvr_process *p, uint64_t deadline_ns)
 {
+	uint64_t start;
+	char letter;
 	int fd, err;
 
-	if (p->pid == (uint32_t)getpid() && (!p->pid_ns || p->pid_ns == own_pid_ns()))
+	if (p->pid == (uint32_t)getpid() && p->space && p->space == own_space())
 		return KVR_FAIL(-EBUSY, "process %u is this process itself", p->pid);
 	if (!is_known(p))
 		return KVR_FAIL(-EBUSY,
-				"process %u cannot be killed from here: it lives in another pid "
-				"namespace (%llu, this one is %llu), or /proc does not tell who it "
-				"is",
-				p->pid, (unsigned long long)p->pid_ns,
-				(unsigned long long)own_pid_ns());
+				"process %u cannot be killed from here: it lives in another pid or "
+				"time namespace (%#llx, this one is %#llx), or /proc does not tell "
+				"who it is",
+				p->pid, (unsigned long long)p->space,
+				(unsigned long long)own_space());
 	fd = pidfd_open(p->pid);
 	if (fd < 0 && errno == ESRCH)
 		return 0;
 	if (fd < 0)
 		return KVR_FAIL(-errno, "no pidfd of process %u: %s", p->pid, kvr_strerror(errno));
 	/* Whose pidfd it is: looked at after it was opened, since a number may be used again. */
-	if (kvr_process_start_time(p->pid) != p->start_time) {
+	if (read_stat(p->pid, &letter, &start)) {
+		err = no_such_process(p->pid)
+			      ? 0
+			      : KVR_FAIL(-EBUSY,
+					 "process %u is not killed: /proc does not tell who it is "
+					 "(hidden from this user, or no descriptors left)",
+					 p->pid);
+		close(fd);
+		return err;
+	}
+	if (start != p->start_time) {
 		close(fd);
 		return 0;
 	}

@@ -28,6 +28,7 @@
 #include "util.h"
 
 #define NAME_MAX_BYTES 48u
+#define SUFFIX_MAX 24u /* ".", an epoch and the final 0 */
 /* A signal makes the kernel undo and repeat one call of fallocate: small steps always end. */
 #define RESERVE_STEP (64ull << 20)
 
@@ -47,10 +48,25 @@ static int name_ok(const char *name, size_t len)
 	return 1;
 }
 
+void kvr_shm_sibling(char ret_path[KVR_SHM_PATH], const char *segment, enum kvr_shm_kind kind,
+		     uint64_t epoch)
+{
+	size_t len = strnlen(segment, KVR_SHM_PATH - SUFFIX_MAX);
+
+	memmove(ret_path, segment, len);
+	ret_path[len] = 0;
+	if (kind == KVR_SHM_POOL)
+		strcpy(ret_path + len, ".pool");
+	else if (kind == KVR_SHM_LOCK)
+		strcpy(ret_path + len, ".lock");
+	else if (kind == KVR_SHM_RETIRED)
+		snprintf(ret_path + len, SUFFIX_MAX, ".%llu", (ull)epoch);
+}
+
 int kvr_shm_path(char *ret_path, size_t size, const char *dir, const char *name,
 		 enum kvr_shm_kind kind, uint64_t epoch)
 {
-	char suffix[32] = "", path[KVR_SHM_PATH];
+	char path[KVR_SHM_PATH];
 	int n;
 
 	if (!dir)
@@ -60,13 +76,11 @@ int kvr_shm_path(char *ret_path, size_t size, const char *dir, const char *name,
 				"group name \"%.64s\": 1 to 47 characters of A-Z a-z 0-9 _ - are "
 				"allowed",
 				name ? name : "(null)");
-	if (kind == KVR_SHM_POOL)
-		strcpy(suffix, ".pool");
-	else if (kind == KVR_SHM_LOCK)
-		strcpy(suffix, ".lock");
-	else if (kind == KVR_SHM_RETIRED)
-		snprintf(suffix, sizeof suffix, ".%llu", (ull)epoch);
-	n = snprintf(path, sizeof path, "%s/kvr-%u-%s%s", dir, (unsigned)geteuid(), name, suffix);
+	n = snprintf(path, sizeof path, "%s/kvr-%u-%s", dir, (unsigned)geteuid(), name);
+	if (n >= 0 && (size_t)n < sizeof path - SUFFIX_MAX) {
+		kvr_shm_sibling(path, path, kind, epoch);
+		n = (int)strlen(path);
+	}
 	if (n < 0 || (size_t)n >= sizeof path || (size_t)n >= size)
 		return KVR_FAIL(-EINVAL, "directory \"%.100s...\": its path is too long", dir);
 	memcpy(ret_path, path, (size_t)n + 1);
@@ -139,6 +153,40 @@ static uint64_t memory_available(void)
 	return found;
 }
 
+/* The number in a file; UINT64_MAX when there is none ("max", no such file). */
+static uint64_t number_in(const char *path)
+{
+	unsigned long long v;
+	FILE *f = fopen(path, "re");
+	int n = f ? fscanf(f, "%llu", &v) : 0;
+
+	if (f)
+		fclose(f);
+	return n == 1 ? v : UINT64_MAX;
+}
+
+/* What the memory control groups (version 2) of this process allow; UINT64_MAX: no limit. */
+static uint64_t memory_limit(void)
+{
+	char group[256] = "", path[320], *slash;
+	uint64_t limit = UINT64_MAX;
+	FILE *f = fopen("/proc/self/cgroup", "re");
+
+	if (f && fscanf(f, "0::%255s", group) != 1)
+		group[0] = 0;
+	if (f)
+		fclose(f);
+	/* Up to the root, which in a container is the container's own. */
+	for (;;) {
+		snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", group);
+		limit = kvr_min(limit, number_in(path));
+		slash = strrchr(group, '/');
+		if (!slash)
+			return limit;
+		*slash = 0;
+	}
+}
+
 /*
  * Looked at first: a reservation that is too large would fill the file system for everybody until
  * it fails; where the file system is larger than the memory, it would call the OOM killer; over
@@ -170,7 +218,19 @@ static int room_check(const char *dir, uint64_t bytes)
 				"%llu bytes in %s are more than the %llu bytes of memory that are "
 				"available",
 				(ull)bytes, dir, (ull)memory);
+	memory = memory_limit();
+	if (bytes > memory)
+		return KVR_FAIL(-ENOSPC,
+				"%llu bytes in %s are more than the %llu bytes that the memory "
+				"control group of this process allows (docker run --memory)",
+				(ull)bytes, dir, (ull)memory);
 	return 0;
+}
+
+/* A new file needs no bytes yet. */
+static const char *inode_hint(int err)
+{
+	return err == ENOSPC ? ": no inode is left there (df -i)" : "";
 }
 
 int kvr_shm_create(const char *dir, uint64_t bytes)
@@ -185,8 +245,8 @@ int kvr_shm_create(const char *dir, uint64_t bytes)
 	if (fd < 0)
 		return KVR_FAIL(-errno,
 				"cannot create a file in %s: %s; it must be a writable tmpfs (or "
-				"another file system with O_TMPFILE)",
-				dir, kvr_strerror(errno));
+				"another file system with O_TMPFILE)%s",
+				dir, kvr_strerror(errno), inode_hint(errno));
 	/* The umask may have taken our own permissions away. */
 	if (fchmod(fd, 0600))
 		err = KVR_FAIL(-errno, "cannot set the mode of a file in %s", dir);
@@ -299,8 +359,8 @@ static int lock_open(const char *path)
 	struct stat st;
 
 	if (fd < 0)
-		return KVR_FAIL(-errno, "cannot open the name lock %s: %s", path,
-				kvr_strerror(errno));
+		return KVR_FAIL(-errno, "cannot open the name lock %s: %s%s", path,
+				kvr_strerror(errno), inode_hint(errno));
 	if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid())
 		fchmod(fd, 0600); /* whatever the umask of the process that made it */
 	err = check_file(fd, path, &st);
@@ -314,7 +374,11 @@ static void lock_sign(int fd)
 {
 	char text[16];
 	int n = snprintf(text, sizeof text, "%d\n", (int)getpid());
+	struct rlimit limit;
 
+	/* Over the limit it would be SIGXFSZ. */
+	if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < (rlim_t)n)
+		return;
 	if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)n, 0) != n)
 		return; /* a full tmpfs: then the sentence lacks the pid */
 }

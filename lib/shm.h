@@ -24,6 +24,9 @@ enum kvr_shm_kind { KVR_SHM_SEGMENT, KVR_SHM_POOL, KVR_SHM_LOCK, KVR_SHM_RETIRED
 /* NULL dir: /dev/shm. -EINVAL on a bad name (1..47 of [A-Za-z0-9_-], so that no path escapes). */
 int kvr_shm_path(char *ret_path, size_t size, const char *dir, const char *name,
 		 enum kvr_shm_kind kind, uint64_t epoch);
+/* The path beside that of a segment, which leaves room for it. */
+void kvr_shm_sibling(char ret_path[KVR_SHM_PATH], const char *segment, enum kvr_shm_kind kind,
+		     uint64_t epoch);
 /* The reverse, for a file name without directory: the group's name (at least 48 bytes), kind and
  * epoch (0 unless retired). 0, or -EINVAL when it is no file of this user's groups. No sentence. */
 int kvr_shm_parse(const char *file, char *ret_name, size_t size, enum kvr_shm_kind *ret_kind,

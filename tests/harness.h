@@ -156,11 +156,16 @@ static inline void test_rmdir(const char *dir)
 	nftw(dir, test_rm_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }
 
-/* A group name that no other test or run uses at this time: test-NOUN-PID-COUNT. */
+/*
+ * A group name that no other test or run uses at this time: test-rRUN-NOUN-PID-COUNT. tests/run.sh
+ * blames a program only for files of its own run.
+ */
 static inline void test_name(char *buf, size_t size, const char *noun)
 {
+	const char *run = getenv("KVR_TEST_RUN");
 	static int count;
-	int n = snprintf(buf, size, "test-%s-%d-%d", noun, (int)getpid(), ++count);
+	int n = snprintf(buf, size, "test-r%d-%s-%d-%d", run ? atoi(run) : 0, noun, (int)getpid(),
+			 ++count);
 
 	if (n < 0 || (size_t)n >= size)
 		ck_abort_msg("no room for a name with '%s' in %zu bytes", noun, size);

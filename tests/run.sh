@@ -71,6 +71,10 @@ end_processes() {
 
 shm_files() {
 	for f in "$shm"/kvr*-test-*; do
+		case $f in
+		*-test-r$$-*) ;;
+		*-test-r[0-9]*) continue ;; # another run's (test_name() in harness.h)
+		esac
 		[ ! -e "$f" ] || echo "${f##*/}"
 	done | sort
 }

@@ -358,11 +358,11 @@ START_TEST(test_leader_of_another_namespace_is_not_killed)
 	g = attach(0);
 	opts.takeover = KVR_TAKEOVER_KILL;
 	ck_assert_int_eq(try_create(), -EBUSY);
-	explained("another pid namespace");
+	explained("another pid or time namespace");
 	member_tell(&k, 'k');
 	got = member_hears(&k);
-	ck_assert_msg(got.rc == -EBUSY && strstr(got.why, "another pid namespace"), "%d %s", got.rc,
-		      got.why);
+	ck_assert_msg(got.rc == -EBUSY && strstr(got.why, "another pid or time namespace"), "%d %s",
+		      got.rc, got.why);
 	member_end(&k);
 	ck_assert_int_eq(kvr_group_check(g), 0);
 	peer_is(g, KVR_LEADER, KVR_PEER_ALIVE);

@@ -188,13 +188,13 @@ START_TEST(test_leader_of_another_pid_namespace_is_not_killed)
 	int fd = kvr_shm_open(path, 1, &bytes);
 
 	ck_assert_int_eq(kvr_shm_read(fd, &h, sizeof h, 0), 0);
-	h.pid_ns++;
+	h.space++;
 	h.checksum = kvr_header_sum(&h);
 	ck_assert_int_eq(pwrite(fd, &h, sizeof h, 0), sizeof h);
 	close(fd);
 	opts.takeover = KVR_TAKEOVER_KILL;
 	ck_assert_int_eq(try_create(), -EBUSY);
-	explained("another pid namespace");
+	explained("another pid or time namespace");
 	explained("nothing was taken over");
 	ck_assert_int_eq(kill(l.pid, 0), 0);
 	ck_assert_int_eq(try_attach(0, 2000), 0);

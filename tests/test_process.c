@@ -47,7 +47,7 @@ START_TEST(test_identity)
 	kvr_process_self(&self);
 	ck_assert_uint_eq(self.pid, (uint32_t)getpid());
 	ck_assert_uint_eq(self.start_time, start);
-	ck_assert_uint_gt(self.pid_ns, 0);
+	ck_assert_uint_gt(self.space, 0);
 	ck_assert_int_eq(kvr_process_state(&self), KVR_PROCESS_RUNS);
 	ck_assert_int_eq(kvr_process_boot_id(a), 0);
 	ck_assert_int_eq(kvr_process_boot_id(b), 0);
@@ -83,10 +83,10 @@ START_TEST(test_another_process_with_that_number_is_not_it)
 	ck_assert_int_eq(kvr_process_kill(&other, test_deadline_ms(5000)), 0);
 	becomes(&who, KVR_PROCESS_RUNS); /* it was not hit */
 	other = who;
-	other.pid_ns++;
+	other.space++;
 	ck_assert_int_eq(kvr_process_state(&other), KVR_PROCESS_UNKNOWN);
 	ck_assert_int_eq(kvr_process_kill(&other, test_deadline_ms(5000)), -EBUSY);
-	ck_assert_ptr_nonnull(strstr(kvr_explain(), "another pid namespace"));
+	ck_assert_ptr_nonnull(strstr(kvr_explain(), "another pid or time namespace"));
 	becomes(&who, KVR_PROCESS_RUNS);
 	kill(pid, SIGKILL);
 	test_reap(pid, 5000);

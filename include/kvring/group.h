@@ -89,7 +89,8 @@ KVR_API int kvr_group_attach(const char *name, uint32_t rank, const struct kvr_g
  * Leaves in good order. The leader's close marks the group as left, wakes all, and removes the
  * name; only the segment of an epoch that was declared over (kvr_group_fail) stays to be looked at,
  * as that of a dead leader does, until the next kvr_group_create() or kvr_group_remove(). NULL is
- * fine. Never fails; never waits longer than the watcher takes to stop.
+ * fine. Never fails; waits until the watcher has stopped, and up to 5 s for another leader that is
+ * looking at the name.
  */
 KVR_API void kvr_group_close(struct kvr_group *group);
 
