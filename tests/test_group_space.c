@@ -152,10 +152,12 @@ static void no_inode(void)
 	}
 	NEED(n > 2 && n < 100 && errno == ENOSPC);
 	NEED(kvr_group_create(name, &opts, &g) == -ENOSPC && strstr(kvr_explain(), dir));
+	NEED(strstr(kvr_explain(), "inode"));
 	/* One for the lock, none for the segment. */
 	snprintf(file, sizeof file, "%s/0", dir);
 	unlink(file);
 	NEED(kvr_group_create(name, &opts, &g) == -ENOSPC && strstr(kvr_explain(), dir));
+	NEED(strstr(kvr_explain(), "inode"));
 	NEED(!files_in_dir() && room() == before);
 	snprintf(file, sizeof file, "%s/1", dir);
 	unlink(file);
@@ -427,6 +429,53 @@ START_TEST(test_directories_that_cannot_be_used_are_named)
 }
 END_TEST
 
+static int unlimited_not(struct member *m)
+{
+	struct rlimit limit = { 0, 0 };
+	struct kvr_group *g = NULL;
+
+	signal(SIGXFSZ, SIG_DFL);
+	NEED(!setrlimit(RLIMIT_FSIZE, &limit));
+	member_report(m, kvr_group_create(name, &opts, &g), NULL);
+	return 0;
+}
+
+START_TEST(test_limit_of_nothing_is_an_error_and_no_signal)
+{
+	struct member m = member_start(unlimited_not, 0);
+	struct report r = member_hears(&m);
+
+	ck_assert_int_eq(r.rc, -EFBIG);
+	ck_assert_msg(strstr(r.why, "RLIMIT_FSIZE"), "%s", r.why);
+	member_end(&m);
+	ck_assert_int_eq(files_in_dir(), 0);
+}
+END_TEST
+
+/* Leaders that crash, one after another, where there is room for three and a half segments. */
+static void crash_loop(void)
+{
+	fill(total_of(&opts) * 7 / 2 / PAGE * PAGE);
+	for (int i = 0; i < 6; i++) {
+		pid_t pid = fork();
+		int status;
+
+		if (!pid) {
+			struct kvr_group *g;
+
+			NEED(!kvr_group_create(name, &opts, &g));
+			raise(SIGKILL);
+		}
+		NEED(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+	}
+}
+
+START_TEST(test_what_is_kept_for_a_look_does_not_stop_a_restart)
+{
+	on_tmpfs("size=1m,mode=700", crash_loop);
+}
+END_TEST
+
 static Suite *make_suite(void)
 {
 	Suite *s = suite_create("group_space");
@@ -443,6 +492,8 @@ static Suite *make_suite(void)
 	tcase_add_test(t, test_files_have_the_documented_size);
 	tcase_add_test(t, test_limit_on_file_sizes_is_an_error_and_no_signal);
 	tcase_add_test(t, test_directories_that_cannot_be_used_are_named);
+	tcase_add_test(t, test_limit_of_nothing_is_an_error_and_no_signal);
+	tcase_add_test(t, test_what_is_kept_for_a_look_does_not_stop_a_restart);
 	suite_add_tcase(s, t);
 	return s;
 }
