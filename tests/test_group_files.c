@@ -376,6 +376,120 @@ START_TEST(test_members_go_on_when_their_file_is_removed)
 }
 END_TEST
 
+/* --- names that change their meaning while a group lives --- */
+
+static int is_unlink_entry(pid_t pid)
+{
+	struct __ptrace_syscall_info info = { 0 };
+
+	if (ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info) <= 0 ||
+	    info.op != PTRACE_SYSCALL_INFO_ENTRY)
+		return 0;
+#ifdef SYS_unlink
+	if (info.entry.nr == SYS_unlink)
+		return 1;
+#endif
+	return info.entry.nr == SYS_unlinkat;
+}
+
+static void lead_and_leave(void)
+{
+	struct kvr_group *g;
+
+	if (kvr_group_create(name, &opts, &g) || ptrace(PTRACE_TRACEME, 0, 0, 0))
+		_exit(77);
+	raise(SIGSTOP);
+	kvr_group_close(g);
+	_exit(0);
+}
+
+/* It closes while a newer leader takes its name: right after its look whose file that is. */
+START_TEST(test_fenced_leader_spares_the_file_of_the_newer_one)
+{
+	struct kvr_group *newer = NULL;
+	int status = 0;
+	pid_t pid = fork();
+
+	if (!pid)
+		lead_and_leave();
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	if (!WIFSTOPPED(status) ||
+	    ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)) {
+		test_skip("no tracing of children here");
+		return;
+	}
+	opts.takeover = KVR_TAKEOVER_FENCE;
+	while (next_syscall(pid, &status))
+		if (!newer && is_unlink_entry(pid)) {
+			/* -EAGAIN or -EBUSY would do as well: it leaves by itself. */
+			int rc = kvr_group_create(name, &opts, &newer);
+
+			if (rc)
+				break;
+		}
+	ptrace(PTRACE_DETACH, pid, 0, 0);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	if (!newer)
+		return;
+	ck_assert_msg(!kvr_group_visible(newer), "%s", kvr_explain());
+	kvr_group_close(newer);
+}
+END_TEST
+
+START_TEST(test_relative_directory_is_refused_or_stays_the_same)
+{
+	struct kvr_group *g;
+	int rc;
+
+	ck_assert_int_eq(chdir(dir), 0);
+	opts.dir = ".";
+	rc = kvr_group_create(name, &opts, &g);
+	ck_assert_int_eq(chdir("/"), 0);
+	if (!rc) {
+		ck_assert_msg(!kvr_group_visible(g), "%s", kvr_explain());
+		kvr_group_close(g);
+	} else {
+		ck_assert_int_eq(rc, -EINVAL);
+	}
+	ck_assert_int_eq(files_in_dir(), 0);
+}
+END_TEST
+
+START_TEST(test_process_that_changes_its_user_keeps_its_group)
+{
+	struct kvr_group *g;
+
+	if (geteuid()) {
+		test_skip("only root can become another user for a while");
+		return;
+	}
+	opts.dir = NULL;
+	g = create();
+	ck_assert_int_eq(seteuid(SOMEBODY), 0);
+	ck_assert_msg(!kvr_group_visible(g), "%s", kvr_explain());
+	ck_assert_int_eq(seteuid(0), 0);
+	kvr_group_close(g);
+	ck_assert(!file_there(KVR_SHM_SEGMENT, 0));
+}
+END_TEST
+
+START_TEST(test_leader_is_told_why_nobody_comes_any_more)
+{
+	struct end l = { 0 };
+
+	opts.ranks = 1;
+	ck_assert_int_eq(end_lead(name, &l), 0);
+	while (!end_publish(&l, 0, 0))
+		;
+	ck_assert_int_eq(unlink(path), 0);
+	ck_assert_int_eq(end_publish(&l, 0, 20), -ETIMEDOUT);
+	explained("not attached");
+	explained("RemoveIPC");
+	end_close(&l);
+}
+END_TEST
+
 static Suite *make_suite(void)
 {
 	Suite *s = suite_create("group_files");
@@ -390,6 +504,10 @@ static Suite *make_suite(void)
 	tcase_add_test(t, test_file_that_shrinks_under_an_inspector_is_an_error);
 	tcase_add_test(t, test_file_that_shrinks_under_ring_dump_is_an_error);
 	tcase_add_loop_test(t, test_members_go_on_when_their_file_is_removed, 0, 2);
+	tcase_add_test(t, test_fenced_leader_spares_the_file_of_the_newer_one);
+	tcase_add_test(t, test_relative_directory_is_refused_or_stays_the_same);
+	tcase_add_test(t, test_process_that_changes_its_user_keeps_its_group);
+	tcase_add_test(t, test_leader_is_told_why_nobody_comes_any_more);
 	suite_add_tcase(s, t);
 	return s;
 }
