@@ -6,6 +6,7 @@
  */
 #include "cluster.h"
 #include "group_ends.h"
+#include "namespaces.h"
 
 /* The whole of a file; NULL when it cannot be read. */
 static uint8_t *bytes_of(const char *file, size_t *ret_len)
@@ -41,9 +42,12 @@ static void no_message(void *arg, const struct kvr_message *m)
 static const char *group_calls(struct end *l, struct end *r)
 {
 	struct kvr_request q = { .id = 1 };
+	struct kvr_channels *c;
 	struct kvr_message m;
 	struct kvr_peer p;
 
+	REFUSED(kvr_channels_open(l->g, &c));
+	REFUSED(kvr_channels_open(r->g, &c));
 	REFUSED(kvr_group_check(l->g));
 	REFUSED(kvr_group_check(r->g));
 	REFUSED(kvr_group_fail(l->g, 0, -EIO));
@@ -248,6 +252,62 @@ START_TEST(test_forked_child_is_refused_and_changes_nothing)
 }
 END_TEST
 
+/* The child of process 1 is process 1, too: in a namespace of its own. */
+static void same_number(void)
+{
+	struct end l = { 0 }, r = { 0 };
+	uint64_t deadline = test_deadline_ms(8000);
+	int status = 1;
+	pid_t pid;
+
+	MUST(getpid() == 1);
+	MUST(!end_lead(name, &l) && !end_join(name, 0, &r));
+	if (unshare(CLONE_NEWPID))
+		_exit(77);
+	pid = fork();
+	if (!pid) {
+		if (getpid() != 1)
+			_exit(1);
+		end_close(&r);
+		end_close(&l);
+		_exit(0);
+	}
+	while (waitpid(pid, &status, WNOHANG) != pid && test_now_ns() < deadline)
+		test_sleep_ms(1);
+	MUST(!status);
+	MUST(!kvr_group_visible(l.g) && !kvr_group_check(r.g));
+	MUST(!end_publish(&l, 1, WAIT_MS));
+	end_close(&r);
+	end_close(&l);
+}
+
+START_TEST(test_child_with_its_parents_number_ends_nothing)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (namespaces_enter(CLONE_NEWPID))
+			_exit(77);
+		pid = fork();
+		if (!pid) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			same_number();
+			_exit(0);
+		}
+		_exit(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status)
+			      ? WEXITSTATUS(status)
+			      : 1);
+	}
+	status = test_reap(pid, 15000);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		test_skip("no new pid namespaces here");
+	else
+		ck_assert_msg(!status, "status %#x", status);
+}
+END_TEST
+
 static Suite *make_suite(void)
 {
 	Suite *s = suite_create("group_fork");
@@ -256,6 +316,7 @@ static Suite *make_suite(void)
 	tcase_set_timeout(t, 40);
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_loop_test(t, test_forked_child_is_refused_and_changes_nothing, 0, 2);
+	tcase_add_test(t, test_child_with_its_parents_number_ends_nothing);
 	suite_add_tcase(s, t);
 	return s;
 }
