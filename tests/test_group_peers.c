@@ -596,8 +596,9 @@ static int watch_dump(struct kvr_group *l, uint32_t rank)
 		} else if (p.state == KVR_PEER_DEAD) {
 			return seen;
 		} else {
-			/* Also for a moment between the end of the dump and its own. */
-			ck_assert_uint_eq(p.state, KVR_PEER_ALIVE);
+			ck_assert_msg(p.state == KVR_PEER_ALIVE && !seen,
+				      "%s after it was seen dumping %d times",
+				      kvr_peer_state_name(p.state), seen);
 		}
 		ck_assert_msg(test_now_ns() < deadline, "still %s after 30 s",
 			      kvr_peer_state_name(p.state));
