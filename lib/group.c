@@ -16,6 +16,7 @@
 #include "clock.h"
 #include "err.h"
 #include "fork.h"
+#include "group_watcher.h"
 #include "peer.h"
 #include "point.h"
 #include "shm.h"
@@ -214,42 +215,6 @@ static int check_dead(const struct kvr_group *g)
 		g->name, (ull)g->header.epoch, (ull)kvr_load_relaxed(&l->tick_done), who);
 }
 
-int kvr_group_check(struct kvr_group *g)
-{
-	uint64_t new_epoch = kvr_load_acquire(&g->takeover->new_epoch); /* K2, pairs with K1 */
-	const struct kvr_proc *leader = &g->leader->proc;
-	enum kvr_life_state life;
-	uint32_t state;
-	int err = inert(g, "a call");
-
-	if (err)
-		return err;
-	if (new_epoch)
-		return check_stale(g, new_epoch);
-	/* Whatever ended it: first must be known up to where all drain. */
-	if (g->rank != KVR_LEADER && is_closing(g))
-		return 0;
-	/* In this order: a leader that leaves stores its state before it lets go of the word. */
-	life = kvr_life_peek(&leader->life);
-	state = state_of(leader);
-	if (state == KVR_PROC_FAILED)
-		return check_failed(g);
-	if (g->rank == KVR_LEADER || (life == KVR_LIFE_ALIVE && state == KVR_PROC_ACTIVE))
-		return 0;
-	if (life == KVR_LIFE_DEAD)
-		return check_dead(g);
-	if (state == KVR_PROC_LEFT)
-		return KVR_FAIL(-ESHUTDOWN,
-				"group %s: the leader (pid %u) ended epoch %llu in good order",
-				g->name, g->header.pid, (ull)g->header.epoch);
-	return KVR_FAIL(
-		-EBADMSG,
-		"group %s: the leader's page says state %s (%u) while its liveness word says "
-		"%s: it was overwritten; close this handle",
-		g->name, kvr_proc_state_name(state), state,
-		life == KVR_LIFE_ALIVE ? "alive" : "nobody");
-}
-
 static void ring_all(struct kvr_group *g)
 {
 	for (uint32_t i = 0; i <= g->layout.ranks; i++)
@@ -283,7 +248,8 @@ int kvr_group_fail(struct kvr_group *g, uint32_t rank, int cause)
 	return 0;
 }
 
-int kvr_group_watch_ranks(struct kvr_group *g)
+/* The leader: the first dead rank ends the epoch. */
+static void look_at_ranks(struct kvr_group *g)
 {
 	for (uint32_t r = 0; r < g->layout.ranks; r++) {
 		const struct kvr_proc *p = proc_of(g, r);
@@ -293,6 +259,49 @@ int kvr_group_watch_ranks(struct kvr_group *g)
 		kvr_group_fail(g, r, -EOWNERDEAD);
 		break;
 	}
+}
+
+int kvr_group_check(struct kvr_group *g)
+{
+	uint64_t new_epoch = kvr_load_acquire(&g->takeover->new_epoch); /* K2, pairs with K1 */
+	const struct kvr_proc *leader = &g->leader->proc;
+	enum kvr_life_state life;
+	uint32_t state;
+	int err = inert(g, "a call");
+
+	if (err)
+		return err;
+	if (new_epoch)
+		return check_stale(g, new_epoch);
+	if (g->rank == KVR_LEADER && g->watcher && kvr_watcher_deaths(g->watcher))
+		look_at_ranks(g);
+	/* Whatever ended it: first must be known up to where all drain. */
+	if (g->rank != KVR_LEADER && is_closing(g))
+		return 0;
+	/* In this order: a leader that leaves stores its state before it lets go of the word. */
+	life = kvr_life_peek(&leader->life);
+	state = state_of(leader);
+	if (state == KVR_PROC_FAILED)
+		return check_failed(g);
+	if (g->rank == KVR_LEADER || (life == KVR_LIFE_ALIVE && state == KVR_PROC_ACTIVE))
+		return 0;
+	if (life == KVR_LIFE_DEAD)
+		return check_dead(g);
+	if (state == KVR_PROC_LEFT)
+		return KVR_FAIL(-ESHUTDOWN,
+				"group %s: the leader (pid %u) ended epoch %llu in good order",
+				g->name, g->header.pid, (ull)g->header.epoch);
+	return KVR_FAIL(
+		-EBADMSG,
+		"group %s: the leader's page says state %s (%u) while its liveness word says "
+		"%s: it was overwritten; close this handle",
+		g->name, kvr_proc_state_name(state), state,
+		life == KVR_LIFE_ALIVE ? "alive" : "nobody");
+}
+
+int kvr_group_watch_ranks(struct kvr_group *g)
+{
+	look_at_ranks(g);
 	return kvr_group_check(g);
 }
 

@@ -28,6 +28,7 @@ struct kvr_watcher {
 	const uint32_t *const *peers;
 	uint32_t count;
 	uint32_t dead; /* of these */
+	struct kvr_waiter waiter;
 	int event_fd;
 	uint32_t seq; /* of the bell, when it was last looked at */
 	pthread_t thread;
@@ -53,12 +54,20 @@ static int stopping(struct kvr_watcher *w)
 static void look_at_peers(struct kvr_watcher *w)
 {
 	uint32_t dead = 0;
+	int event;
 
 	for (uint32_t i = 0; i < w->count; i++)
 		dead += kvr_life_peek(w->peers[i]) == KVR_LIFE_DEAD;
-	if (dead > w->dead)
+	/* Stored first: the bell's exchange publishes it. */
+	event = dead > kvr_load_relaxed32(&w->dead);
+	kvr_store_relaxed32(&w->dead, dead);
+	if (event)
 		kvr_bell_ring(w->bell);
-	w->dead = dead;
+}
+
+uint32_t kvr_watcher_deaths(const struct kvr_watcher *w)
+{
+	return kvr_load_relaxed32(&w->dead);
 }
 
 static int died(void *arg)
@@ -66,6 +75,9 @@ static int died(void *arg)
 	struct kvr_watcher *w = arg;
 
 	look_at_peers(w);
+	/* Without futex_waitv() nobody wakes us for a death. */
+	if (!w->waiter.watches)
+		w->waiter.backstop_ns = KVR_BACKSTOP_NS;
 	return stopping(w);
 }
 
@@ -89,14 +101,13 @@ static int rung(void *arg)
 static void feed(struct kvr_watcher *w)
 {
 	int (*ready)(void *) = w->event_fd > 0 ? rung : died;
-	struct kvr_waiter waiter;
 
-	kvr_waiter_init(&waiter, w->event_fd > 0 ? w->bell : &w->own);
-	kvr_waiter_watch(&waiter, w->peers, w->count);
+	kvr_waiter_init(&w->waiter, w->event_fd > 0 ? w->bell : &w->own);
+	kvr_waiter_watch(&w->waiter, w->peers, w->count);
 	if (w->event_fd <= 0)
-		waiter.backstop_ns = UINT64_MAX / 4; /* who waits for something has its own */
+		w->waiter.backstop_ns = UINT64_MAX / 4; /* who waits for something has its own */
 	while (!stopping(w))
-		kvr_wait(&waiter, ready, w, UINT64_MAX / 2);
+		kvr_wait(&w->waiter, ready, w, UINT64_MAX / 2);
 }
 
 /* Tells kvr_watcher_start() how it went. */

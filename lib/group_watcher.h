@@ -23,6 +23,8 @@ struct kvr_watcher;
  */
 int kvr_watcher_start(uint32_t *life, struct kvr_bell *bell, const uint32_t *const *peers,
 		      uint32_t count, int event_fd, struct kvr_watcher **ret);
+/* How many of the peers are dead, as far as the watcher was told. By any thread. */
+uint32_t kvr_watcher_deaths(const struct kvr_watcher *w);
 /* Lets go of the word, ends the thread, frees. NULL is fine. */
 void kvr_watcher_stop(struct kvr_watcher *w);
 /* In a forked child, where the thread does not exist: frees only. */

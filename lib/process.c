@@ -17,6 +17,8 @@
 #include "err.h"
 #include "util.h"
 
+#define PF_EXITING 4u /* linux/sched.h: the kernel does not offer it to programs */
+
 /* A whole small file of /proc as text. Its length, 0 when it cannot be read. */
 static size_t proc_read(const char *path, char *buf, size_t size)
 {
@@ -29,8 +31,15 @@ static size_t proc_read(const char *path, char *buf, size_t size)
 	return n > 0 ? (size_t)n : 0;
 }
 
-/* State letter and start time of /proc/PID/stat. 0, or -1 when there is no such process. */
-static int read_stat(uint32_t pid, char *ret_letter, uint64_t *ret_start)
+/* What matters in /proc/PID/stat. */
+struct stat_line {
+	char letter;
+	uint64_t flags; /* PF_... of linux/sched.h */
+	uint64_t start_time;
+};
+
+/* 0, or -1 when there is no such process, or it cannot be read. */
+static int read_stat(uint32_t pid, struct stat_line *ret)
 {
 	char path[40], text[1024], *at;
 
@@ -40,19 +49,21 @@ static int read_stat(uint32_t pid, char *ret_letter, uint64_t *ret_start)
 	at = strrchr(text, ')');
 	if (!at || at[1] != ' ')
 		return -1;
-	*ret_letter = at[2];
-	for (int field = 2; at && field < 22; field++)
+	ret->letter = at[2];
+	for (int field = 2; at && field < 22; field++) {
 		at = strchr(at + 1, ' ');
-	*ret_start = at ? strtoull(at + 1, NULL, 10) : 0;
-	return *ret_start ? 0 : -1;
+		if (at && field == 8)
+			ret->flags = strtoull(at + 1, NULL, 10);
+	}
+	ret->start_time = at ? strtoull(at + 1, NULL, 10) : 0;
+	return ret->start_time ? 0 : -1;
 }
 
 uint64_t kvr_process_start_time(uint32_t pid)
 {
-	uint64_t start;
-	char letter;
+	struct stat_line s;
 
-	return read_stat(pid, &letter, &start) ? 0 : start;
+	return read_stat(pid, &s) ? 0 : s.start_time;
 }
 
 /* 0 where /proc is not that of our own pid namespace. */
@@ -111,27 +122,28 @@ static int no_such_process(uint32_t pid)
 
 enum kvr_process_state kvr_process_state(const struct kvr_process *p)
 {
-	uint64_t start;
+	struct stat_line s;
 	int fd, ended;
-	char letter;
 
 	if (!is_known(p))
 		return KVR_PROCESS_UNKNOWN;
-	if (read_stat(p->pid, &letter, &start))
+	if (read_stat(p->pid, &s))
 		return no_such_process(p->pid) ? KVR_PROCESS_GONE : KVR_PROCESS_UNKNOWN;
-	if (start != p->start_time)
+	if (s.start_time != p->start_time)
 		return KVR_PROCESS_GONE;
 	if (is_dumping(p->pid))
 		return KVR_PROCESS_DUMPS;
 	/* 'Z' is also the first thread alone having ended. */
-	if (letter == 'Z' || letter == 'X') {
+	if (s.letter == 'Z' || s.letter == 'X') {
 		fd = pidfd_open(p->pid);
 		ended = fd < 0 ? errno == ESRCH : has_ended(fd);
 		if (fd >= 0)
 			close(fd);
 		return ended ? KVR_PROCESS_GONE : KVR_PROCESS_RUNS;
 	}
-	return letter == 'T' || letter == 't' ? KVR_PROCESS_STOPPED : KVR_PROCESS_RUNS;
+	if (s.flags & PF_EXITING)
+		return KVR_PROCESS_DUMPS; /* no more: it is on its way out */
+	return s.letter == 'T' || s.letter == 't' ? KVR_PROCESS_STOPPED : KVR_PROCESS_RUNS;
 }
 
 static int await_end(int pidfd, const struct kvr_process *p, uint64_t deadline_ns)
@@ -159,8 +171,7 @@ static int await_end(int pidfd, const struct kvr_process *p, uint64_t deadline_n
 
 int kvr_process_kill(const struct kvr_process *p, uint64_t deadline_ns)
 {
-	uint64_t start;
-	char letter;
+	struct stat_line s;
 	int fd, err;
 
 	if (p->pid == (uint32_t)getpid() && p->space && p->space == own_space())
@@ -178,7 +189,7 @@ int kvr_process_kill(const struct kvr_process *p, uint64_t deadline_ns)
 	if (fd < 0)
 		return KVR_FAIL(-errno, "no pidfd of process %u: %s", p->pid, kvr_strerror(errno));
 	/* Whose pidfd it is: looked at after it was opened, since a number may be used again. */
-	if (read_stat(p->pid, &letter, &start)) {
+	if (read_stat(p->pid, &s)) {
 		err = no_such_process(p->pid)
 			      ? 0
 			      : KVR_FAIL(-EBUSY,
@@ -188,7 +199,7 @@ int kvr_process_kill(const struct kvr_process *p, uint64_t deadline_ns)
 		close(fd);
 		return err;
 	}
-	if (start != p->start_time) {
+	if (s.start_time != p->start_time) {
 		close(fd);
 		return 0;
 	}

@@ -20,7 +20,7 @@ enum kvr_process_state {
 	KVR_PROCESS_GONE,    /* no threads, no memory, no open files; perhaps not reaped yet */
 	KVR_PROCESS_RUNS,
 	KVR_PROCESS_STOPPED, /* by a signal or a debugger */
-	KVR_PROCESS_DUMPS    /* writes a core dump: neither alive nor gone, as long as that takes */
+	KVR_PROCESS_DUMPS    /* writes a core dump, or has just done so: neither alive nor gone */
 };
 
 struct kvr_process {

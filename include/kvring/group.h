@@ -102,7 +102,9 @@ KVR_API int kvr_group_remove(const char *name, const char *dir);
 
 /*
  * 0 while all is well; else why waiting makes no sense, with a sentence that names who: -EOWNERDEAD
- * (the leader died, or the leader declared a rank dead), -ESTALE (newer epoch), -ESHUTDOWN.
+ * (the leader died, or the leader declared a rank dead), -ESTALE (newer epoch), -ESHUTDOWN. The
+ * first call of a leader after a rank's death declares the epoch over, so that all ranks learn it;
+ * kvr_channels_publish() makes it, too, as does the connector's engine without being asked.
  */
 KVR_API int kvr_group_check(struct kvr_group *group);
 
