@@ -34,12 +34,8 @@
 
 #include "atomic.h"
 #include "err.h"
+#include "ring_word.h"
 #include "util.h"
-
-#define WORD_VALID (1u << 31)
-#define WORD_PADDING (1u << 30)
-#define WORD_LEN 0x00ffffffu
-#define WORD_RESERVED (~(WORD_VALID | WORD_PADDING | WORD_LEN))
 
 #define FIRST (KVR_RING_CELL - KVR_RING_HEADER) /* bytes of payload in the first cell */
 #define FETCH 8u				/* cells that a reader fetches ahead */
@@ -50,79 +46,13 @@
 
 _Static_assert(KVR_RING_CTL == KVR_LINE, "the control line has its own lines");
 _Static_assert(sizeof(struct kvr_ring_cursor) == KVR_LINE, "the cursor has its own lines");
-_Static_assert(KVR_RING_MAX / 8 <= WORD_LEN, "a length fits its field");
 /* Tag and number travel as one 64-bit word. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the byte table of ring.h");
-
-/* What a commit word says, bounded: `len` bytes of payload in `cells` cells. */
-struct parsed {
-	uint64_t cells;
-	uint32_t len;
-	int padding;
-};
-
-static inline int bytes_ok(uint32_t bytes)
-{
-	return kvr_is_pow2(bytes) && bytes >= KVR_RING_MIN && bytes <= KVR_RING_MAX;
-}
-
-static inline uint64_t cells_of(uint64_t len)
-{
-	return (KVR_RING_HEADER + len + KVR_RING_CELL - 1) / KVR_RING_CELL;
-}
-
-/* An eighth of the cells, less the header. */
-static inline uint64_t max_len(uint64_t capacity)
-{
-	return capacity * (KVR_RING_CELL / 8) - KVR_RING_HEADER;
-}
-
-static inline uint64_t offset_of(uint64_t capacity, uint64_t pos)
-{
-	return pos & (capacity - 1);
-}
 
 /* What the control line says: cells and messages published, mod 2^32 each, in one store. */
 static inline uint64_t ctl_make(uint64_t pos, uint64_t seq)
 {
 	return pos << 32 | (uint32_t)seq;
-}
-
-static inline uint64_t word_make(uint64_t pos, uint32_t flags, uint64_t len)
-{
-	return pos << 32 | WORD_VALID | flags | len;
-}
-
-/* A message starts at pos: anything else is what an earlier lap left, or 0. */
-static inline int word_matches(uint64_t word, uint64_t pos)
-{
-	return (word ^ word_make(pos, 0, 0)) >> 31 == 0;
-}
-
-/*
- * Takes a commit word apart that claims to be at `pos`. 0, or why it cannot be. Padding is only
- * made where a message of legal size did not fit, so it is shorter than the longest message.
- */
-static const char *word_parse(uint64_t word, uint64_t pos, uint64_t capacity, struct parsed *ret)
-{
-	uint64_t to_end = capacity - offset_of(capacity, pos);
-	uint32_t low = (uint32_t)word;
-
-	if (!word_matches(word, pos))
-		return "it is of another position";
-	if (low & WORD_RESERVED)
-		return "its flags are none that a writer sets";
-	ret->len = low & WORD_LEN;
-	ret->cells = cells_of(ret->len);
-	ret->padding = (low & WORD_PADDING) != 0;
-	if (ret->len > max_len(capacity))
-		return "its length is over the ring's maximum";
-	if (ret->cells > to_end)
-		return "it goes past the end of the ring";
-	if (ret->padding &&
-	    (ret->len != to_end * KVR_RING_CELL - KVR_RING_HEADER || ret->cells >= capacity / 8))
-		return "it is padding, but does not fill up the ring's end";
-	return NULL;
 }
 
 size_t kvr_ring_memsize(uint32_t bytes)
@@ -700,71 +630,4 @@ void kvr_ring_rewind(struct kvr_ring_reader *r)
 	r->pos = r->released;
 	r->seq = r->released_seq;
 	r->idle = r->seq;
-}
-
-/* One message of a copy, which nobody changes and which may lie at any address. */
-static int walk_read(const uint8_t *cells, uint64_t capacity, uint64_t pos, struct parsed *ret,
-		     struct kvr_ring_msg *ret_msg)
-{
-	const uint8_t *cell = cells + offset_of(capacity, pos) * KVR_RING_CELL;
-	uint64_t words[2];
-
-	memcpy(words, cell, sizeof(words));
-	if (word_parse(words[0], pos, capacity, ret))
-		return 0;
-	*ret_msg = (struct kvr_ring_msg){ .data = cell + KVR_RING_HEADER,
-					  .len = ret->len,
-					  .tag = (uint32_t)words[1],
-					  .seq = (uint32_t)(words[1] >> 32) };
-	return 1;
-}
-
-/*
- * How many cells before `published` the run of messages starts that ends there, 0: none. Goes from
- * the oldest cell forward and starts anew wherever the chain breaks, so each cell is looked at
- * once.
- */
-static uint64_t walk_start(const uint8_t *cells, uint64_t capacity, uint64_t published)
-{
-	uint64_t left = capacity, run = 0;
-	struct kvr_ring_msg msg;
-	struct parsed m;
-	uint32_t seq = 0;
-
-	while (left) {
-		if (!walk_read(cells, capacity, published - left, &m, &msg) || m.cells > left) {
-			run = 0;
-			left--;
-			continue;
-		}
-		if (!m.padding) {
-			if (!run || msg.seq != seq)
-				run = left;
-			seq = msg.seq + 1;
-		}
-		left -= m.cells;
-	}
-	return run;
-}
-
-int kvr_ring_walk(const void *cells, uint32_t bytes, uint64_t published,
-		  void (*fn)(void *arg, const struct kvr_ring_msg *msg, uint64_t pos), void *arg)
-{
-	uint64_t capacity = bytes / KVR_RING_CELL, left;
-	struct kvr_ring_msg msg;
-	struct parsed m;
-	int n = 0;
-
-	if (!bytes_ok(bytes))
-		return 0;
-	left = walk_start(cells, capacity, published);
-	while (left && walk_read(cells, capacity, published - left, &m, &msg) && m.cells <= left) {
-		if (!m.padding) {
-			n++;
-			if (fn)
-				fn(arg, &msg, published - left);
-		}
-		left -= m.cells;
-	}
-	return n;
 }
