@@ -37,6 +37,8 @@
 #include "ring_word.h"
 #include "util.h"
 
+typedef unsigned long long ull;
+
 #define FIRST (KVR_RING_CELL - KVR_RING_HEADER) /* bytes of payload in the first cell */
 #define FETCH 8u				/* cells that a reader fetches ahead */
 #define STREAM 32u				/* messages found one after another make a stream */
@@ -117,6 +119,17 @@ int kvr_ring_writer_init(struct kvr_ring_writer *w, void *mem, uint32_t bytes,
 	return 0;
 }
 
+/* The first evidence, again: what is in the reader's memory now may be something else. */
+static __attribute__((cold)) int cursor_error(const struct kvr_ring_writer *w)
+{
+	return KVR_FAIL(w->error,
+			"kvr_ring: the reader's cursor is at cell %llu; it was at %llu and %llu "
+			"were published, so it can be from %llu to %llu. The reader's memory was "
+			"overwritten; this ring is out of use, make a new one",
+			(ull)w->bad_cursor, (ull)w->reader, (ull)w->bad_published, (ull)w->reader,
+			(ull)w->bad_published);
+}
+
 /* Looks at the reader's cursor again: may `need` cells be written? */
 static int writer_refresh(struct kvr_ring_writer *w, uint64_t need)
 {
@@ -127,13 +140,9 @@ static int writer_refresh(struct kvr_ring_writer *w, uint64_t need)
 	if (seen - w->reader > w->published - w->reader) {
 		w->error = -EBADMSG;
 		w->limit = 0;
-		return KVR_FAIL(
-			-EBADMSG,
-			"kvr_ring: the reader's cursor is at cell %llu; it was at %llu "
-			"and %llu are published. The reader's memory is overwritten; make a "
-			"new ring",
-			(unsigned long long)seen, (unsigned long long)w->reader,
-			(unsigned long long)w->published);
+		w->bad_cursor = seen;
+		w->bad_published = w->published;
+		return cursor_error(w);
 	}
 	w->reader = seen;
 	return w->pos - seen + need > w->capacity ? -EAGAIN : 0;
@@ -199,8 +208,7 @@ static int make_room(struct kvr_ring_writer *w, uint32_t len)
 	int err;
 
 	if (w->error)
-		return KVR_FAIL(w->error, "kvr_ring: this ring is out of use: its reader's "
-					  "cursor was impossible; make a new ring");
+		return cursor_error(w);
 	if (len >= w->limit)
 		return KVR_FAIL(-EMSGSIZE,
 				"kvr_ring: a message of %u bytes; this ring takes %u at "
@@ -359,7 +367,7 @@ static inline void batch_publish(struct kvr_ring_writer *w)
 	w->published = pos;
 	if (extra != w->published_extra)
 		w->published_extra = extra;
-	kvr_store_relaxed(ctl, ctl_make(pos, pos - extra));
+	kvr_store_release(ctl, ctl_make(pos, pos - extra)); /* P3, pairs with C3 */
 }
 
 void kvr_ring_commit(struct kvr_ring_writer *w)
@@ -400,7 +408,7 @@ static __attribute__((noinline)) int write_two(struct kvr_ring_writer *w, uint32
 	w->published = pos + 2;
 	w->extra = extra + 1;
 	w->published_extra = extra + 1;
-	kvr_store_relaxed(w->ctl, ctl_make(pos + 2, pos + 1 - extra));
+	kvr_store_release(w->ctl, ctl_make(pos + 2, pos + 1 - extra)); /* P3, pairs with C3 */
 	return 0;
 }
 
@@ -419,7 +427,7 @@ int kvr_ring_write(struct kvr_ring_writer *w, uint32_t tag, const void *data, ui
 	kvr_store_release(cell, word_make(pos, 0, len)); /* P1, pairs with C1 */
 	w->pos = pos + 1;
 	w->published = pos + 1;
-	kvr_store_relaxed(w->ctl, ctl_make(pos + 1, pos + 1 - w->extra));
+	kvr_store_release(w->ctl, ctl_make(pos + 1, pos + 1 - w->extra)); /* P3, pairs with C3 */
 	return 0;
 }
 
@@ -459,29 +467,48 @@ static inline int peek_nothing(struct kvr_ring_reader *r)
 	return 0;
 }
 
-static __attribute__((cold)) int peek_broken(struct kvr_ring_reader *r, uint64_t pos, uint64_t word,
-					     const char *why)
-{
-	r->error = -EBADMSG;
-	r->limit = 0;
-	return KVR_FAIL(-EBADMSG,
-			"kvr_ring_peek: cell %llu of a ring of %llu holds the commit word %#llx, "
-			"message %u was expected: %s. Nothing was consumed; the ring is out of use",
-			(unsigned long long)pos, (unsigned long long)r->capacity,
-			(unsigned long long)word, r->seq, why);
-}
-
+/* The first evidence, again: what is in the ring now may be something else. */
 static __attribute__((cold)) int peek_error(const struct kvr_ring_reader *r)
 {
-	return KVR_FAIL(r->error,
-			"kvr_ring_peek: this ring is out of use: an impossible message was found "
-			"at or behind cell %llu",
-			(unsigned long long)r->pos);
+	return KVR_FAIL(
+		r->error,
+		"kvr_ring: message %u must be at cell %llu of a ring of %llu, which holds the "
+		"commit word %#llx beside number %u: %s. The control line says that %u messages "
+		"are published, up to cell %u. Nothing was consumed; the ring was overwritten and "
+		"is out of use",
+		r->bad_seq, (ull)r->bad_cell, (ull)r->capacity, (ull)r->bad_word,
+		(uint32_t)(r->bad_beside >> 32), r->why, (uint32_t)r->bad_ctl,
+		(uint32_t)(r->bad_ctl >> 32));
 }
 
 static inline const uint64_t *reader_cell(const struct kvr_ring_reader *r, uint64_t pos)
 {
 	return (const void *)(r->cells + offset_of(r->capacity, pos) * KVR_RING_CELL);
+}
+
+static inline const uint64_t *reader_ctl(const struct kvr_ring_reader *r)
+{
+	return (const void *)(r->cells - KVR_RING_CTL);
+}
+
+static __attribute__((cold)) int broken(struct kvr_ring_reader *r, uint64_t pos, uint64_t word,
+					uint64_t ctl, const char *why)
+{
+	r->error = -EBADMSG;
+	r->limit = 0;
+	r->why = why;
+	r->bad_seq = r->seq;
+	r->bad_cell = pos;
+	r->bad_word = word;
+	r->bad_beside = kvr_load_relaxed(reader_cell(r, pos) + 1);
+	r->bad_ctl = ctl;
+	return peek_error(r);
+}
+
+static __attribute__((cold)) int peek_broken(struct kvr_ring_reader *r, uint64_t pos, uint64_t word,
+					     const char *why)
+{
+	return broken(r, pos, word, kvr_load_relaxed(reader_ctl(r)), why);
 }
 
 /*
@@ -494,8 +521,7 @@ static inline const uint64_t *reader_cell(const struct kvr_ring_reader *r, uint6
  */
 static uint32_t gate_look(struct kvr_ring_reader *r, uint64_t pos)
 {
-	const void *control = r->cells - KVR_RING_CTL;
-	uint64_t ctl = kvr_load_relaxed(control), cells = (uint32_t)((ctl >> 32) - pos), i;
+	uint64_t ctl = kvr_load_relaxed(reader_ctl(r)), cells = (uint32_t)((ctl >> 32) - pos), i;
 
 	/* It may be behind: the writer stores it after the commit word. Or it lies. */
 	if (cells > r->capacity)
@@ -630,4 +656,50 @@ void kvr_ring_rewind(struct kvr_ring_reader *r)
 	r->pos = r->released;
 	r->seq = r->released_seq;
 	r->idle = r->seq;
+}
+
+/* Cells and messages from the reader to the writer, or back: both, or neither, and within a lap. */
+static int ctl_possible(int64_t cells, int64_t messages, uint64_t capacity)
+{
+	if (cells < 0) {
+		cells = -cells;
+		messages = -messages;
+	}
+	if (!cells)
+		return !messages;
+	return messages > 0 && messages <= cells && cells <= (int64_t)capacity;
+}
+
+/*
+ * A commit word that was overwritten by anything else looks like one that is not there yet. The
+ * control line tells the two apart, and a healthy ring never fails here, wherever its writer was
+ * stopped:
+ *
+ *   - the control line is stored after the commit word (P3), and read before it (C3): so whatever
+ *     it counts is in its cell, and stays there, since the cell is not given back yet;
+ *   - a writer that is stopped between the two has published more than the control line says. Then
+ *     the reader may be ahead of it, by one batch at most, and nothing is missed;
+ *   - what is reserved, put or aborted is in no control line;
+ *   - a batch, with its padding, is counted in one store. So cells and messages always belong
+ *     together: both are ahead of the reader, or behind it, or neither;
+ *   - positions are compared mod 2^32, which is more than twice the capacity of any ring.
+ */
+int kvr_ring_check(struct kvr_ring_reader *r)
+{
+	const uint64_t pos = r->pos, ctl = kvr_load_acquire(reader_ctl(r)); /* C3, pairs with P3 */
+	const int64_t cells = (int32_t)((uint32_t)(ctl >> 32) - (uint32_t)pos);
+	const char *why = NULL;
+	struct parsed m;
+	uint64_t word;
+
+	if (r->error)
+		return peek_error(r);
+	if (!ctl_possible(cells, (int32_t)((uint32_t)ctl - r->seq), r->capacity))
+		why = "the control line is impossible";
+	if (!why && cells <= 0)
+		return 0;
+	word = kvr_load_relaxed(reader_cell(r, pos)); /* came with the control line */
+	if (!why)
+		why = word_parse(word, pos, r->capacity, &m);
+	return why ? broken(r, pos, word, ctl, why) : 0;
 }

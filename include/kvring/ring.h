@@ -19,8 +19,9 @@
  *     16     n  payload    W
  *
  * The control line in front of the cells begins with one word: bits 63..32 cells published, bits
- * 31..0 messages published, each mod 2^32. It is for inspectors, and a hint to the reader of a
- * stream. The reader's cursor lies in memory of the reader's, so that each page has one writer.
+ * 31..0 messages published, each mod 2^32. It is for inspectors, a hint to the reader of a
+ * stream, and what kvr_ring_check() compares with. The reader's cursor lies in memory of the
+ * reader's, so that each page has one writer.
  *
  * Order. Each access below is paired with its partner:
  *
@@ -28,6 +29,8 @@
  *      without it: the reader sees a length or a payload that is not there yet
  *   C2 reader: store-release of its cursor         P2 writer: load-acquire of the reader's cursor
  *      without it: the writer overwrites bytes that the reader is still reading
+ *   P3 writer: store-release of the control line   C3 reader: load-acquire of it, to check the ring
+ *      without it: a message that is on its way looks like one that was overwritten
  *
  * What the writer stores beside the commit word of a batch's first message needs no order of its
  * own: P1 publishes it. All calls are wait-free; a peek in a stream (many messages one after
@@ -68,7 +71,8 @@ struct kvr_ring_writer {
 	uint64_t *ctl;	/* the control line: see above */
 	const struct kvr_ring_cursor *cursor; /* the reader's; untrusted */
 	uint32_t limit; /* one more than the longest message; 0 after an error */
-	int error;	/* sticky -EBADMSG */
+	int error;	/* sticky -EBADMSG, and its evidence: */
+	uint64_t bad_cursor, bad_published;
 };
 
 struct kvr_ring_reader {
@@ -85,7 +89,10 @@ struct kvr_ring_reader {
 	uint32_t limit;	 /* one more than the longest message; 0 after an error */
 	uint32_t stream; /* messages in a row that make a stream */
 	uint32_t few;	 /* looks at the control line in a row that found few */
-	int error;	 /* sticky -EBADMSG */
+	int error;	 /* sticky -EBADMSG, and its evidence: */
+	uint32_t bad_seq;
+	uint64_t bad_cell, bad_word, bad_beside, bad_ctl;
+	const char *why;
 };
 
 struct kvr_ring_msg {
@@ -114,7 +121,7 @@ KVR_API int kvr_ring_reader_init(struct kvr_ring_reader *r, const void *mem, uin
 /*
  * Reserves room for one message and returns where its payload goes. Several may be reserved before
  * one commit, which publishes all at once. Returns 0, -EAGAIN (full), -EMSGSIZE (over the maximum),
- * -EBADMSG (the reader's cursor is impossible; sticky).
+ * -EBADMSG (the reader's cursor is impossible; sticky, and so is its sentence).
  */
 KVR_API int kvr_ring_reserve(struct kvr_ring_writer *w, uint32_t tag, uint32_t len,
 			     void **ret_payload);
@@ -142,6 +149,14 @@ KVR_API int kvr_ring_peek(struct kvr_ring_reader *r, struct kvr_ring_msg *ret_ms
 KVR_API void kvr_ring_release(struct kvr_ring_reader *r);
 /* Forgets the peeks since the last release: the same messages come again. */
 KVR_API void kvr_ring_rewind(struct kvr_ring_reader *r);
+
+/*
+ * For a reader that found nothing for longer than it expected: did the writer publish a message
+ * beyond the last one peeked that is not where it must be? A commit word that was overwritten looks
+ * like "nothing there" to a peek. 0, or -EBADMSG (sticky), which no healthy writer causes, wherever
+ * it is or was stopped. Takes the writer's control line away from it: not for every peek.
+ */
+KVR_API int kvr_ring_check(struct kvr_ring_reader *r);
 
 /*
  * For inspectors: walks the messages that are still readable in a *copy* of the cells. Finds the

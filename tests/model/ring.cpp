@@ -358,8 +358,10 @@ static int take(void)
 		     kvr_explain());
 	rc = kvr_ring_peek(&r, &m);
 	MUST(rc >= 0, kvr_explain());
-	if (!rc)
+	if (!rc) {
+		MUST(!kvr_ring_check(&r), kvr_explain()); /* nobody overwrites anything here */
 		return 0;
+	}
 	MUST(n_taken < n_sent, "a message that was not committed");
 	MUST(m.seq == n_taken, "a message of another number");
 	MUST(m.tag == sent[n_taken], "a message of another tag");
