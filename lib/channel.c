@@ -227,7 +227,7 @@ static int reserve_all(void *arg)
 			continue;
 		}
 		/* Who left in good order reads nothing any more, and nobody waits for it. */
-		if (err == -EAGAIN && rank_left(g, r)) {
+		if ((err == -EAGAIN || err == -EBADMSG) && rank_left(g, r)) {
 			p->set &= ~(1ull << r);
 			continue;
 		}
@@ -266,6 +266,7 @@ static void commit_all(struct publish *p, const struct kvr_msg_head *head, const
 	}
 	kvr_channels_record(g, KVR_EV_PUBLISH, KVR_CALL_PUBLISH, &m, p->set);
 	KVR_POINT(publish_committed, p->channel);
+	p->c->published[p->channel] = head->number;
 	/* M1, pairs with M2 */
 	kvr_store_release(&kvr_group_leader_page(g)->watermark[p->channel], head->number);
 	KVR_POINT(publish_marked, p->channel);
@@ -326,7 +327,7 @@ int kvr_channels_publish(struct kvr_channels *channels, uint32_t channel, uint64
 		err = publish_room(&p, deadline_ns);
 	if (err)
 		return err;
-	head.number = kvr_group_leader_page(g)->watermark[channel] + 1;
+	head.number = channels->published[channel] + 1;
 	if (request) {
 		head.request = request->id;
 		head.space = request->space;

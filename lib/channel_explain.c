@@ -30,17 +30,21 @@ int kvr_explain_full(const struct kvr_channels *c, uint32_t channel, uint32_t ra
 	const struct kvr_rank_page *page = kvr_group_rank_page(g, rank);
 	const struct kvr_ring_writer *w = &c->writer[channel * g->layout.ranks + rank];
 	uint64_t taken = kvr_load_relaxed(&page->taken[channel]);
+	uint64_t sent = w->published - w->published_extra; /* rings start at 0 */
 	uint64_t progress = kvr_load_relaxed(&page->proc.progress_ns);
 	char who[256];
 
 	kvr_group_describe(g, rank, who, sizeof who);
-	KVR_FAIL(
-		-ETIMEDOUT,
-		"kvr_channels_publish: rank %u does not read channel %s: it is %u messages and %llu "
-		"bytes behind, in a ring of %u bytes",
-		rank, kvr_channel_name(channel),
-		(uint32_t)(w->published - w->published_extra - taken),
-		(ull)(w->published - w->reader) * KVR_RING_CELL, g->layout.ring_bytes);
+	KVR_FAIL(-ETIMEDOUT,
+		 "kvr_channels_publish: rank %u does not read channel %s: it is %llu messages and "
+		 "%llu bytes behind, in a ring of %u bytes",
+		 rank, kvr_channel_name(channel), (ull)(taken < sent ? sent - taken : 0),
+		 (ull)(w->published - w->reader) * KVR_RING_CELL, g->layout.ring_bytes);
+	if (taken > sent)
+		kvr_fail_more(0,
+			      " (its page says that it took %llu messages, and %llu were published "
+			      "to it: it was overwritten)",
+			      (ull)taken, (ull)sent);
 	if (progress)
 		kvr_fail_more(0, ", and made its last progress %.1f ms ago", ms_since(progress));
 	return kvr_fail_more(
@@ -155,9 +159,9 @@ static void add_age(const struct kvr_channels *c, uint32_t channel, uint64_t num
 static uint64_t look_ahead(struct kvr_channels *c, uint32_t channel, uint32_t tag,
 			   uint32_t *ret_before)
 {
-	struct kvr_inbox *in = &c->inbox[channel];
-	uint64_t last = in->last, found = 0;
+	struct kvr_inbox *in = &c->inbox[channel], before = *in;
 	struct kvr_arrival a;
+	uint64_t found = 0;
 
 	*ret_before = 0;
 	while (!found && kvr_channels_front(c, channel, &a) == 1) {
@@ -167,8 +171,8 @@ static uint64_t look_ahead(struct kvr_channels *c, uint32_t channel, uint32_t ta
 		else
 			++*ret_before;
 	}
-	in->last = last;
-	kvr_ring_rewind(&in->reader);
+	/* Also of what cannot be: it is met again, when it is its turn. */
+	*in = before;
 	return found;
 }
 

@@ -45,13 +45,18 @@ struct kvr_inbox {
 	int held;		  /* the caller still looks at the message that was peeked */
 	uint64_t shown;		  /* the cursor that the leader's bell was last rung for */
 	uint64_t last;		  /* number of the newest message that left the ring */
+	uint64_t taken;		  /* messages that left the ring */
+	uint32_t polls;		  /* of an empty ring, since the start */
+	char broken[768];	  /* the first evidence, once the channel is out of use */
 	char what[48];		  /* for kvr_group_wait(): made once, not in each call */
 };
 
 struct kvr_channels {
 	struct kvr_group *g;
 	uint32_t max_payload;
-	struct kvr_ring_writer *writer;				       /* leader: [channel][rank] */
+	struct kvr_ring_writer *writer;	  /* leader: [channel][rank] */
+	uint64_t published[KVR_CHANNELS]; /* leader: its page is only told of these */
+	uint32_t whole; /* rank, bit c: all that is published on channel c goes to every rank */
 	struct kvr_inbox inbox[KVR_CHANNELS];			       /* rank */
 	void (*dropped)(void *arg, const struct kvr_message *message); /* rank; may be NULL */
 	void *dropped_arg;
@@ -82,6 +87,11 @@ struct kvr_request kvr_channels_request(const struct kvr_msg_head *head);
  * else 0, or -EBADMSG. It is peeked then; whoever does not want it rewinds.
  */
 int kvr_channels_front(struct kvr_channels *c, uint32_t channel, struct kvr_arrival *ret);
+/*
+ * After nothing was at the front: 0, or -EBADMSG when there must be a message, since the leader's
+ * counts say so. A healthy leader never causes it, wherever it was stopped.
+ */
+int kvr_channels_lost(struct kvr_channels *c, uint32_t channel);
 
 /* channel_stash.c: private memory alone. */
 

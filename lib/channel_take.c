@@ -4,6 +4,7 @@
  * its cells are given back to the ring by the next call on the channel.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "atomic.h"
@@ -11,18 +12,65 @@
 #include "err.h"
 #include "point.h"
 
+#define POLLS 1024u /* empty polls between two looks for what is lost; a power of two */
+
 typedef unsigned long long ull;
 
-static int bad(struct kvr_channels *c, uint32_t channel, const char *what, uint64_t got,
-	       uint64_t least)
+/*
+ * The channel is out of use, for the reason that kvr_explain() has. The first one is kept: what is
+ * in memory by the next call may be other bytes. The ring's reader refuses from now on, also what
+ * only this layer finds wrong: so the way of a good message has no question of its own.
+ */
+static int broken(struct kvr_channels *c, uint32_t channel)
 {
+	struct kvr_inbox *in = &c->inbox[channel];
+
+	if (!in->broken[0])
+		snprintf(in->broken, sizeof in->broken,
+			 "rank %u, channel %s: after message %llu: %s; the segment was "
+			 "overwritten, and the channel cannot be read any more",
+			 c->g->rank, kvr_channel_name(channel), (ull)in->last, kvr_explain());
+	if (!in->reader.error) {
+		in->reader.error = -EBADMSG;
+		in->reader.limit = 0;
+		in->reader.why = "its content is impossible";
+	}
+	return KVR_FAIL(-EBADMSG, "%s", in->broken);
+}
+
+static int bad_length(struct kvr_channels *c, uint32_t channel, uint32_t len)
+{
+	size_t head = sizeof(struct kvr_msg_head);
+
 	kvr_ring_rewind(&c->inbox[channel].reader);
-	return KVR_FAIL(
-		-EBADMSG,
-		"rank %u, channel %s: after message %llu comes one whose %s is %llu, at least "
-		"%llu is possible; the channel cannot be read any more",
-		c->g->rank, kvr_channel_name(channel), (ull)c->inbox[channel].last, what, (ull)got,
-		(ull)least);
+	KVR_FAIL(-EBADMSG, "there is one whose length is %u, and %zu to %zu is possible", len, head,
+		 head + c->max_payload);
+	return broken(c, channel);
+}
+
+/* What the leader says, also what no longer counts because of a newer one: it only rises. */
+static uint64_t raw_watermark(const struct kvr_channels *c, uint32_t channel)
+{
+	return kvr_load_acquire(&c->g->leader->watermark[channel]); /* M2, pairs with M1 */
+}
+
+/*
+ * A number that no leader gives: they rise, and one publish at a time is under way. 0 when it is
+ * that one. The watermark is read after the message, so it is not one of an earlier time.
+ */
+static int bad_number(struct kvr_channels *c, uint32_t channel, uint64_t number)
+{
+	struct kvr_inbox *in = &c->inbox[channel];
+	uint64_t watermark = raw_watermark(c, channel);
+
+	kvr_ring_rewind(&in->reader);
+	if (number > in->last && (number <= watermark || number - watermark == 1))
+		return 0;
+	KVR_FAIL(-EBADMSG,
+		 "there is one whose number is %llu, and the channel's watermark is %llu: from "
+		 "%llu to one above the watermark is possible",
+		 (ull)number, (ull)watermark, (ull)in->last + 1);
+	return broken(c, channel);
 }
 
 /*
@@ -60,35 +108,60 @@ int kvr_channels_front(struct kvr_channels *c, uint32_t channel, struct kvr_arri
 	int got = kvr_ring_peek(&in->reader, &msg);
 
 	if (got < 0)
-		return KVR_FAIL(got, "rank %u, channel %s: after message %llu: %s", c->g->rank,
-				kvr_channel_name(channel), (ull)in->last, kvr_explain());
+		return broken(c, channel);
 	if (!got) {
 		tell_leader(c, in); /* the peek shows the cursor when the ring is empty */
 		return 0;
 	}
 	if (msg.len < sizeof ret->head)
-		return bad(c, channel, "length", msg.len, sizeof ret->head);
+		return bad_length(c, channel, msg.len);
 	memcpy(&ret->head, msg.data, sizeof ret->head);
-	if (ret->head.number > kvr_group_watermark(c->g, channel)) {
-		kvr_ring_rewind(&in->reader);
-		return 0;
-	}
-	if (ret->head.number <= in->last)
-		return bad(c, channel, "number", ret->head.number, in->last + 1);
+	if (ret->head.number > kvr_group_watermark(c->g, channel) || ret->head.number <= in->last)
+		return bad_number(c, channel, ret->head.number);
 	ret->data = (const uint8_t *)msg.data + sizeof ret->head;
 	ret->len = msg.len - (uint32_t)sizeof ret->head;
 	ret->tag = msg.tag;
 	return 1;
 }
 
+/*
+ * The ring knows what the leader copied into it. Where all that is published comes here, the
+ * watermark says it, too: it is stored after the copies that it counts (M1), so what it counts has
+ * come, or is in the ring.
+ */
+int kvr_channels_lost(struct kvr_channels *c, uint32_t channel)
+{
+	struct kvr_inbox *in = &c->inbox[channel];
+	struct kvr_ring_msg msg;
+	uint64_t watermark;
+	int got;
+
+	give_back(c, in); /* so that a rewind goes no further than here */
+	if (kvr_ring_check(&in->reader))
+		return broken(c, channel);
+	watermark = raw_watermark(c, channel);
+	if (watermark == in->last || (watermark > in->last && !(c->whole >> channel & 1)))
+		return 0;
+	got = watermark > in->last ? kvr_ring_peek(&in->reader, &msg) : 0;
+	if (got > 0) {
+		kvr_ring_rewind(&in->reader);
+		return 0;
+	}
+	if (!got)
+		KVR_FAIL(-EBADMSG, "the channel's watermark is %llu, and %s", (ull)watermark,
+			 watermark < in->last ? "that message was there"
+					      : "the ring holds no message after that one");
+	return broken(c, channel);
+}
+
 /* The message leaves the ring, to the caller or to the stash. */
 static void leaves(struct kvr_channels *c, uint32_t channel, const struct kvr_arrival *a)
 {
-	uint64_t *taken = &kvr_group_own_page(c->g)->taken[channel];
+	struct kvr_inbox *in = &c->inbox[channel];
 
-	c->inbox[channel].last = a->head.number;
-	c->inbox[channel].held = 1;
-	kvr_store_relaxed(taken, *taken + 1);
+	in->last = a->head.number;
+	in->held = 1;
+	kvr_store_relaxed(&kvr_group_own_page(c->g)->taken[channel], ++in->taken);
 }
 
 static void deliver(struct kvr_channels *c, enum kvr_call call, uint32_t channel,
@@ -165,6 +238,8 @@ struct want {
 	const struct kvr_request *request; /* NULL: whatever comes */
 	uint32_t channel;
 	uint32_t tag;
+	uint32_t rung;	 /* the bell's seq at the last look, */
+	uint64_t sleeps; /* and the waiter's sleeps */
 	struct kvr_arrival got;
 };
 
@@ -186,34 +261,63 @@ static int ready(void *arg)
 	return err;
 }
 
+/* Was there a sleep since the last look, and did nobody ring? Then the back-stop ended it. */
+static int slept_in_vain(struct want *w)
+{
+	const struct kvr_waiter *waiter = &w->c->g->waiter;
+	uint32_t rung = kvr_load_relaxed32(&waiter->bell->seq);
+	int in_vain = waiter->sleeps != w->sleeps && rung == w->rung;
+
+	w->sleeps = waiter->sleeps;
+	w->rung = rung;
+	return in_vain;
+}
+
 static int waiting(void *arg)
 {
 	struct want *w = arg;
+	int err;
 
 	if (w->c->waits)
 		w->c->waits(w->c->waits_arg);
-	return ready(w);
+	err = ready(w);
+	if (!err && slept_in_vain(w))
+		err = kvr_channels_lost(w->c, w->channel);
+	return err;
+}
+
+/* A poll that found nothing. */
+static int polled(struct want *w)
+{
+	int end = kvr_group_check(w->c->g), err = 0;
+
+	if (end) /* once more: what came between that look and the end must not be lost */
+		err = ready(w);
+	else if (!(++w->c->inbox[w->channel].polls % POLLS))
+		err = kvr_channels_lost(w->c, w->channel);
+	if (err)
+		return err;
+	return end ? end : -EAGAIN;
 }
 
 /* 1 when the wanted message is at the front, or why not. Polling sets no sentence for "not yet". */
 static int await(struct want *w, enum kvr_call call, uint64_t deadline_ns)
 {
-	struct kvr_group *g = w->c->g;
-	int err = ready(w), end;
+	int err = ready(w), lost;
 
 	if (err) {
-		kvr_channels_count(g, call);
+		kvr_channels_count(w->c->g, call);
 		return err;
 	}
-	if (!deadline_ns) {
-		end = kvr_group_check(g);
-		/* Once more: what came between that look and the end must not be lost. */
-		err = end ? ready(w) : -EAGAIN;
-		return err ? err : end;
-	}
-	err = kvr_channels_wait(g, call, w->channel, waiting, w, deadline_ns,
+	if (!deadline_ns)
+		return polled(w);
+	slept_in_vain(w);
+	err = kvr_channels_wait(w->c->g, call, w->channel, waiting, w, deadline_ns,
 				w->c->inbox[w->channel].what);
-	return err == -ETIMEDOUT ? kvr_explain_late(w->c, w->channel, w->tag, w->request) : err;
+	if (err != -ETIMEDOUT)
+		return err;
+	lost = kvr_channels_lost(w->c, w->channel);
+	return lost ? lost : kvr_explain_late(w->c, w->channel, w->tag, w->request);
 }
 
 /* Checks and counts a rank's call, and ends the look at the message before. */

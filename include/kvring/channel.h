@@ -49,16 +49,20 @@ KVR_API uint32_t kvr_channels_max_payload(const struct kvr_channels *channels);
  * Leader: publishes to the ranks in `set` (bit r: rank r; 0: all). Waits for room until the
  * deadline; a deadline of 0 polls (-EAGAIN). request may be NULL. 0; -ETIMEDOUT naming the rank
  * that does not read, its lag and age: nothing was published then; -EMSGSIZE; -EOWNERDEAD and the
- * like from kvr_group_check(), also when a rank is found dead while its ring is full. A rank that
- * left in good order is never waited for.
+ * like from kvr_group_check(), also when a rank is found dead while its ring is full; -EBADMSG
+ * naming a rank whose cursor is impossible: nothing was published, the others can still be
+ * published to. A rank that left in good order is never waited for.
  */
 KVR_API int kvr_channels_publish(struct kvr_channels *channels, uint32_t channel, uint64_t set,
 				 uint32_t tag, const struct kvr_request *request, const void *data,
 				 uint32_t len, uint64_t deadline_ns);
 
-/* Rank: the next message of a channel, waiting until the deadline; a deadline of 0 polls. It is
- * given back to the ring by the next call on this channel. 0, -ETIMEDOUT (-EAGAIN when polling),
- * ... */
+/*
+ * Rank: the next message of a channel, waiting until the deadline; a deadline of 0 polls. It is
+ * given back to the ring by the next call on this channel. 0; -ETIMEDOUT (-EAGAIN when polling);
+ * -EBADMSG: what is in the ring no leader wrote, or what the leader published is not there. Then
+ * the channel is out of use, and later calls repeat the first sentence; ...
+ */
 KVR_API int kvr_channels_take(struct kvr_channels *channels, uint32_t channel, uint64_t deadline_ns,
 			      struct kvr_message *ret_message);
 
