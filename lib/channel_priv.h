@@ -92,6 +92,11 @@ int kvr_channels_front(struct kvr_channels *c, uint32_t channel, struct kvr_arri
  * counts say so. A healthy leader never causes it, wherever it was stopped.
  */
 int kvr_channels_lost(struct kvr_channels *c, uint32_t channel);
+/* Of a channel of kvr_channels_whole(): 1: all that was published was taken; 0: there is more in
+ * the ring; or -EBADMSG, as above. */
+int kvr_channels_drained(struct kvr_channels *c, uint32_t channel);
+/* Rank: on these channels (bit c) every publish goes to all ranks. */
+void kvr_channels_whole(struct kvr_channels *c, uint32_t channels);
 
 /* channel_stash.c: private memory alone. */
 

@@ -154,6 +154,18 @@ int kvr_channels_lost(struct kvr_channels *c, uint32_t channel)
 	return broken(c, channel);
 }
 
+int kvr_channels_drained(struct kvr_channels *c, uint32_t channel)
+{
+	if (raw_watermark(c, channel) == c->inbox[channel].last)
+		return 1;
+	return kvr_channels_lost(c, channel);
+}
+
+void kvr_channels_whole(struct kvr_channels *c, uint32_t channels)
+{
+	c->whole = channels;
+}
+
 /* The message leaves the ring, to the caller or to the stash. */
 static void leaves(struct kvr_channels *c, uint32_t channel, const struct kvr_arrival *a)
 {

@@ -61,6 +61,9 @@ struct kvr_rank_op {
 	uint32_t voted, good;
 	uint32_t held; /* a wait looks at it */
 	uint32_t next; /* in its bucket */
+	uint32_t bad; /* the leader's word for it was impossible: this one, when so much was told */
+	uint32_t bad_told;
+	uint64_t bad_word;
 };
 
 struct kvr_rank_ops {
@@ -75,6 +78,10 @@ struct kvr_rank_ops {
 	struct kvr_completion *pending;
 	uint64_t head, tail;
 	uint64_t pending_mask;
+	uint64_t pulled_tick; /* of the last message on COMPLETE */
+	uint64_t whole_tick;  /* of no tick up to this one there can be more */
+	uint64_t seen_tick;   /* tick_done of the leader's page */
+	char broken[512];     /* first evidence that completions cannot be right any more */
 };
 
 struct kvr_connector {
@@ -132,6 +139,27 @@ struct kvr_rank_op *kvr_rank_op_place(struct kvr_connector *c, const struct kvr_
 int kvr_rank_bad_message(struct kvr_connector *c, const struct kvr_message *m, const char *why);
 /* Takes what is on COMPLETE into `pending`. 0, or -errno other than "nothing there". */
 int kvr_rank_pull(struct kvr_connector *c);
+
+/* connector_input.c: 0, or -EBADMSG with the name of what cannot be. */
+int kvr_input_lookup(const struct kvr_connector *c, const struct kvr_message *m,
+		     const struct kvr_wire_lookup *w);
+/* n: keys that were passed. More than that is left to the caller. */
+int kvr_input_answer(const struct kvr_connector *c, const struct kvr_message *m, int store,
+		     uint32_t n, const struct kvr_engine_answer *a);
+int kvr_input_blocks(const struct kvr_connector *c, const struct kvr_message *m, int store,
+		     const struct kvr_engine_answer *a, const struct kvr_engine_block *list);
+/* A store's slot was given to this very key. */
+int kvr_input_slot(const struct kvr_connector *c, const struct kvr_rank_op *op,
+		   const struct kvr_engine_block *b, const struct kvr_key *key);
+/* The tick and all records of a message on COMPLETE, whose length is right. */
+int kvr_input_complete(const struct kvr_connector *c, const struct kvr_message *m,
+		       const struct kvr_wire_complete *w);
+/* The leader's word for an operation; told: op->reached before it was read. */
+int kvr_input_word(const struct kvr_connector *c, struct kvr_rank_op *op, uint64_t word,
+		   uint32_t told);
+int kvr_input_tick(struct kvr_connector *c);
+/* Keeps the first sentence about completions when err; returns that error from then on. */
+int kvr_input_broken(struct kvr_connector *c, int err);
 
 /* The rank's part of each call. */
 int kvr_rank_open(struct kvr_connector *c);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "atomic.h"
+#include "channel_priv.h"
 #include "connector_priv.h"
 #include "err.h"
 #include "hash.h"
@@ -198,6 +199,9 @@ int kvr_rank_open(struct kvr_connector *c)
 {
 	struct kvr_rank_ops *k = &c->known;
 
+	kvr_channels_whole(c->channels, 1u << KVR_CH_LOOKUP | 1u << KVR_CH_STORE |
+						1u << KVR_CH_COMPLETE | 1u << KVR_CH_LOAD |
+						1u << KVR_CH_CONTROL);
 	kvr_channels_on_drop(c->channels, begin_dropped, c);
 	kvr_channels_on_wait(c->channels, make_room, c);
 	/* What the leader may have open, and what it may tell before this rank asks: all begins
@@ -251,6 +255,9 @@ int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req, uint
 	if (m.len != sizeof w)
 		return kvr_rank_bad_message(c, &m, "not the size of a lookup's answer");
 	memcpy(&w, m.data, sizeof w);
+	err = kvr_input_lookup(c, &m, &w);
+	if (err)
+		return err;
 	if (w.status < 0)
 		return KVR_FAIL(w.status, "lookup of request %llu/%u failed in the leader: %s",
 				(unsigned long long)req->id, req->attempt, kvr_strerror(w.status));
@@ -271,6 +278,7 @@ static int begin_known(struct kvr_connector *c, uint32_t kind, const struct kvr_
 {
 	struct kvr_engine_block *list;
 	struct kvr_rank_op *op;
+	int err;
 
 	if (a->count > n || a->count > c->config.max_blocks || a->covered > n ||
 	    m->len != sizeof *a + a->count * sizeof *list)
@@ -286,13 +294,12 @@ static int begin_known(struct kvr_connector *c, uint32_t kind, const struct kvr_
 				c->rank, c->known.capacity);
 	list = list_of(c, op);
 	memcpy(list, (const uint8_t *)m->data + sizeof *a, a->count * sizeof *list);
-	for (uint32_t i = 0; i < a->count; i++)
-		if (list[i].slot >= c->pool.slots || list[i].index >= n) {
-			op_forget(&c->known, op);
-			return kvr_rank_bad_message(c, m, "a slot or an index out of range");
-		}
-	*ret_op = op;
-	return 0;
+	err = kvr_input_blocks(c, m, kind == KVR_OP_STORE, a, list);
+	if (err)
+		op_forget(&c->known, op);
+	else
+		*ret_op = op;
+	return err;
 }
 
 static const char *refusal(uint32_t reason)
@@ -329,22 +336,20 @@ static int take_begin(struct kvr_connector *c, uint32_t kind, const struct kvr_r
 	if (m.len < sizeof a)
 		return kvr_rank_bad_message(c, &m, "shorter than its fixed part");
 	memcpy(&a, m.data, sizeof a);
-	if (a.status < 0)
+	err = kvr_input_answer(c, &m, store, n, &a);
+	if (!err && a.status < 0)
 		return KVR_FAIL(a.status, "%s of request %llu/%u was refused by the leader: %s%s",
 				kvr_op_kind_name(kind), (unsigned long long)req->id, req->attempt,
 				kvr_strerror(a.status), refusal(a.reason));
 	*ret_answer = a;
-	if (!store && !a.gen && !a.count)
+	if (!err && !store && !a.gen && !a.count)
 		return 0; /* a load of which nothing is left: no operation */
-	if (a.entry >= c->group->layout.ops)
-		return kvr_rank_bad_message(c, &m, "an operation that cannot be");
-	err = begin_known(c, kind, req, n, &a, &m, ret_op);
-	if (err) {
-		/* The leader counts on this rank: say that it will not come. */
+	if (!err)
+		err = begin_known(c, kind, req, n, &a, &m, ret_op);
+	/* The leader counts on this rank: say that it will not come. */
+	if (err && a.entry < c->group->layout.ops)
 		acknowledge(c, a.entry, a.gen, KVR_ACK_FAILED, (uint32_t)-err);
-		return err;
-	}
-	return 0;
+	return err;
 }
 
 static void fill_blocks(struct kvr_connector *c, const struct kvr_rank_op *op, uint32_t n,
@@ -382,6 +387,12 @@ int kvr_rank_store_begin(struct kvr_connector *c, const struct kvr_request *req,
 				"rank %u: store of request %llu/%u: key %u differs from the "
 				"leader's; all ranks must pass the same keys",
 				c->rank, (unsigned long long)req->id, req->attempt, b->index);
+		}
+		err = kvr_input_slot(c, op, b, key);
+		if (err) {
+			answer(c, op, KVR_ACK_FAILED, (uint32_t)-err);
+			list_drop(c, op);
+			return err;
 		}
 	}
 	fill_blocks(c, op, a.count, ret_blocks);
@@ -527,9 +538,13 @@ static int word_ready(void *arg)
 {
 	struct word_wait *w = arg;
 	struct kvr_rank_op *op = w->op;
+	uint32_t told = op->reached; /* before the word is read */
 	uint64_t word = op_word(w->c, op->entry);
 	uint32_t stage = kvr_word_code(word), value = kvr_word_value(word);
+	int err = kvr_input_word(w->c, op, word, told);
 
+	if (err)
+		return err;
 	if (kvr_word_gen(word) != op->gen)
 		return word_recycled(w);
 	make_room(w->c);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "atomic.h"
+#include "channel_priv.h"
 #include "connector_priv.h"
 #include "err.h"
 #include "util.h"
@@ -61,6 +62,8 @@ int kvr_rank_pull(struct kvr_connector *c)
 	struct kvr_rank_ops *k = &c->known;
 	uint64_t most = c->max_payload / sizeof(struct kvr_wire_record);
 
+	if (k->broken[0])
+		return kvr_input_broken(c, 0);
 	for (;;) {
 		struct kvr_wire_complete w;
 		struct kvr_message m;
@@ -75,10 +78,16 @@ int kvr_rank_pull(struct kvr_connector *c)
 		if (err)
 			return err;
 		if (m.len < sizeof w)
-			return kvr_rank_bad_message(c, &m, "shorter than its fixed part");
+			return kvr_input_broken(
+				c, kvr_rank_bad_message(c, &m, "shorter than its fixed part"));
 		memcpy(&w, m.data, sizeof w);
 		if (m.len != sizeof w + w.count * sizeof(struct kvr_wire_record))
-			return kvr_rank_bad_message(c, &m, "its length and its count do not agree");
+			err = kvr_rank_bad_message(c, &m, "its length and its count do not agree");
+		else
+			err = kvr_input_complete(c, &m, &w);
+		if (err)
+			return kvr_input_broken(c, err);
+		k->pulled_tick = w.tick;
 		for (uint32_t i = 0; i < w.count; i++) {
 			struct kvr_wire_record r;
 
@@ -113,12 +122,16 @@ static int tick_ready(void *arg)
 	struct tick_wait *w = arg;
 	int err = kvr_rank_pull(w->c);
 
+	if (!err)
+		err = kvr_input_tick(w->c);
 	if (err || tick_done(w->c) >= w->tick)
 		return err ? err : 1;
 	if (!end_announced(w->c))
 		return 0;
-	/* Once more: the last tick came before the announcement. */
+	/* Once more: the last tick came before the announcement. Which must be there. */
 	err = kvr_rank_pull(w->c);
+	if (!err && kvr_channels_drained(w->c->channels, KVR_CH_CONTROL) < 0)
+		err = -EBADMSG;
 	if (err || tick_done(w->c) >= w->tick)
 		return err ? err : 1;
 	return KVR_FAIL(-ESHUTDOWN,
@@ -144,6 +157,10 @@ int kvr_rank_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode, u
 	err = kvr_group_wait(c->group, tick_ready, &w, deadline_ns, what);
 	if (err > 0)
 		err = kvr_rank_pull(c); /* what was published between the last look and tick_done */
+	if (!err)
+		err = kvr_channels_drained(c->channels, KVR_CH_COMPLETE);
+	if (err > 0)
+		k->whole_tick = kvr_max(k->whole_tick, w.tick);
 	if (err == -EOWNERDEAD || err == -ESTALE || err == -ESHUTDOWN) {
 		/* What the leader finished comes first; its end is reported when nothing is left.
 		 */
