@@ -47,11 +47,12 @@ int kvr_explain_full(const struct kvr_channels *c, uint32_t channel, uint32_t ra
 			      (ull)taken, (ull)sent);
 	if (progress)
 		kvr_fail_more(0, ", and made its last progress %.1f ms ago", ms_since(progress));
-	return kvr_fail_more(
-		-ETIMEDOUT,
-		": %s. Nothing was published to any rank; wait longer, or end the epoch "
-		"with kvr_group_fail()",
-		who);
+	kvr_fail_more(0,
+		      ": %s. Nothing was published to any rank; wait longer, or end the epoch with "
+		      "kvr_group_fail()",
+		      who);
+	kvr_group_add_unlinked(g);
+	return -ETIMEDOUT;
 }
 
 static const void *recorder_of(const struct kvr_group *g, uint32_t rank)

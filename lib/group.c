@@ -329,6 +329,15 @@ static int wait_ready(void *arg)
 	return end;
 }
 
+void kvr_group_add_unlinked(const struct kvr_group *g)
+{
+	if (kvr_shm_unlinked(g->fd))
+		kvr_fail_more(0,
+			      "; somebody removed the group's file in %s (RemoveIPC of "
+			      "systemd, rm): no process can attach any more",
+			      g->dir[0] ? g->dir : KVR_SHM_DIR);
+}
+
 static int wait_failed(struct kvr_group *g, int err, const char *what)
 {
 	char waited[32] = "", leader[256];
@@ -349,11 +358,7 @@ static int wait_failed(struct kvr_group *g, int err, const char *what)
 		kvr_fail_more(err, "%s; calling again goes on waiting", leader);
 	else
 		kvr_fail_more(err, "calling again goes on waiting");
-	if (kvr_shm_unlinked(g->fd))
-		kvr_fail_more(err,
-			      "; somebody removed the group's file in %s (RemoveIPC of "
-			      "systemd, rm): no process can attach any more",
-			      g->dir[0] ? g->dir : KVR_SHM_DIR);
+	kvr_group_add_unlinked(g);
 	return err;
 }
 

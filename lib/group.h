@@ -119,6 +119,9 @@ int kvr_group_watch_ranks(struct kvr_group *g);
 int kvr_group_wait(struct kvr_group *g, int (*ready)(void *), void *arg, uint64_t deadline_ns,
 		   const char *what);
 
+/* Appends to the sentence of a failure that the group's file was removed, if it was. */
+void kvr_group_add_unlinked(const struct kvr_group *g);
+
 /* Marks that this process is inside a call (for inspectors), and counts it. */
 void kvr_group_enter(struct kvr_group *g, enum kvr_call call, uint32_t channel);
 /* Leaves it; records the result. `req` may be NULL. Returns `result`. */
