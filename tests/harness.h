@@ -160,15 +160,21 @@ static inline void test_rmdir(const char *dir)
  * A group name that no other test or run uses at this time: test-rRUN-NOUN-PID-COUNT. tests/run.sh
  * blames a program only for files of its own run.
  */
-static inline void test_name(char *buf, size_t size, const char *noun)
+static inline void test_name_of(char *buf, size_t size, const char *noun, pid_t pid, int count)
 {
 	const char *run = getenv("KVR_TEST_RUN");
-	static int count;
-	int n = snprintf(buf, size, "test-r%d-%s-%d-%d", run ? atoi(run) : 0, noun, (int)getpid(),
-			 ++count);
+	int n = snprintf(buf, size, "test-r%d-%s-%d-%d", run ? atoi(run) : 0, noun, (int)pid,
+			 count);
 
 	if (n < 0 || (size_t)n >= size)
 		ck_abort_msg("no room for a name with '%s' in %zu bytes", noun, size);
+}
+
+static inline void test_name(char *buf, size_t size, const char *noun)
+{
+	static int count;
+
+	test_name_of(buf, size, noun, getpid(), ++count);
 }
 
 /* Path of a program of the same build, such as "ring-dump": one directory above the test's own. */

@@ -202,7 +202,7 @@ START_TEST(test_group_whose_processes_were_all_killed)
 		raise(SIGKILL);
 	}
 	ck_assert_int_eq(WTERMSIG(test_reap(leader, 5000)), SIGKILL);
-	snprintf(name, sizeof name, "test-dump-%d-1", (int)leader);
+	test_name_of(name, sizeof name, "dump", leader, 1);
 	snprintf(dead, sizeof dead, "leader (pid %d) died", (int)leader);
 	ck_assert_int_eq(run(tool, NULL, name, NULL), 2);
 	ck_assert_int_eq(strncmp(output, dead, strlen(dead)), 0);
