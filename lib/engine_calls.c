@@ -299,6 +299,28 @@ struct op_wait {
 	uint32_t value;
 };
 
+/* An operation failed with -EBADMSG: which of the ranks' words was the first to be impossible? */
+static void name_bad_ack(const struct kvr_engine *e)
+{
+	const uint64_t word = e->bad_ack.word;
+
+	if (!word)
+		return;
+	kvr_fail_more(0,
+		      "; the first impossible word was rank %u's for entry %u, %#llx: generation "
+		      "%u, code %u, value %u. Possible is an earlier generation, or %u with",
+		      e->bad_ack.rank, e->bad_ack.entry, (unsigned long long)word,
+		      kvr_word_gen(word), kvr_word_code(word), kvr_word_value(word),
+		      e->bad_ack.gen);
+	if (e->bad_ack.kind == KVR_OP_STORE)
+		kvr_fail_more(0, " code %d and %u blocks", KVR_ACK_COPIED, e->bad_ack.blocks);
+	else
+		kvr_fail_more(0, " code %d or %d and at most %u blocks", KVR_ACK_VERIFIED,
+			      KVR_ACK_DONE, e->bad_ack.blocks);
+	kvr_fail_more(0, ", or code %d and an errno; the page of rank %u was overwritten",
+		      KVR_ACK_FAILED, e->bad_ack.rank);
+}
+
 static int op_ready(void *arg)
 {
 	struct op_wait *w = arg;
@@ -321,6 +343,8 @@ static int op_ready(void *arg)
 				"%s of request %llu/%u ended as %s: %s", kvr_op_kind_name(w->kind),
 				(unsigned long long)w->req->id, w->req->attempt,
 				kvr_stage_name(op->stage), kvr_strerror(op->status));
+		if (done == -EBADMSG)
+			name_bad_ack(w->e);
 	}
 	w->e->waiting = !done;
 	pthread_mutex_unlock(&w->e->lock);

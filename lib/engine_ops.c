@@ -157,6 +157,45 @@ void kvr_op_drop(struct kvr_engine *e, struct kvr_op *op)
 /* --- acknowledgements
  * ----------------------------------------------------------------------------- */
 
+/*
+ * Can a rank have written this? A word of an earlier generation is one of an operation that ended;
+ * a later generation there is none, as long as they did not wrap.
+ */
+static int ack_possible(const struct kvr_engine *e, const struct kvr_op *op, uint64_t word)
+{
+	uint32_t value = kvr_word_value(word);
+
+	if (kvr_word_gen(word) != op->gen)
+		return kvr_word_gen(word) < op->gen || e->begun > UINT32_MAX;
+	switch (kvr_word_code(word)) {
+	case KVR_ACK_COPIED:
+		return op->kind == KVR_OP_STORE && value == op->blocks;
+	case KVR_ACK_VERIFIED:
+	case KVR_ACK_DONE:
+		return op->kind == KVR_OP_LOAD && value <= op->n;
+	case KVR_ACK_FAILED:
+		return value >= 1 && value <= 4095;
+	default:
+		return 0;
+	}
+}
+
+/* It fails this operation as an answer of the rank's would; the epoch goes on. */
+static enum kvr_ack bad_ack(struct kvr_engine *e, uint32_t rank, const struct kvr_op *op,
+			    uint64_t word, uint32_t *ret_value)
+{
+	if (!e->bad_ack.word) {
+		e->bad_ack.word = word;
+		e->bad_ack.rank = rank;
+		e->bad_ack.entry = kvr_op_entry(e, op);
+		e->bad_ack.gen = op->gen;
+		e->bad_ack.kind = op->kind;
+		e->bad_ack.blocks = op->kind == KVR_OP_STORE ? op->blocks : op->n;
+	}
+	*ret_value = EBADMSG;
+	return KVR_ACK_FAILED;
+}
+
 /* A rank's word for this operation: its code, or NONE; a rank that left counts as failed. */
 static enum kvr_ack ack_of(struct kvr_engine *e, uint32_t rank, const struct kvr_op *op,
 			   uint32_t *ret_value)
@@ -167,8 +206,10 @@ static enum kvr_ack ack_of(struct kvr_engine *e, uint32_t rank, const struct kvr
 	const struct kvr_ack_entry *acks = table;
 	uint64_t w = kvr_load_acquire(&acks[kvr_op_entry(e, op)].word); /* A2, pairs with A1 */
 
+	if (!ack_possible(e, op, w))
+		return bad_ack(e, rank, op, w, ret_value);
 	*ret_value = kvr_word_value(w);
-	if (kvr_word_gen(w) == op->gen && kvr_word_code(w) != KVR_ACK_NONE)
+	if (kvr_word_gen(w) == op->gen)
 		return (enum kvr_ack)kvr_word_code(w);
 	if (kvr_load_relaxed32(&page->proc.state) == KVR_PROC_LEFT) {
 		*ret_value = ESHUTDOWN;
@@ -193,7 +234,7 @@ static int acks(struct kvr_engine *e, struct kvr_op *op, uint64_t need, enum kvr
 		if (code == KVR_ACK_FAILED) {
 			op->good = 0;
 			if (!op->status)
-				op->status = value && value <= 4095 ? -(int32_t)value : -EIO;
+				op->status = -(int32_t)value;
 		} else if (step == KVR_ACK_VERIFIED && value < op->good) {
 			op->good = value; /* also in the DONE of a rank that did not wait */
 		}

@@ -98,8 +98,12 @@ struct kvr_engine {
 	int open_result;
 	char open_text[1536];
 	int group_error; /* once the epoch is over */
-	int waiting;	 /* a caller sleeps on the leader's bell */
-	int changed;	 /* a word changed: ring */
+	struct {
+		uint64_t word; /* 0: none; the first that no rank can have written */
+		uint32_t rank, entry, gen, kind, blocks; /* whose, and of which operation */
+	} bad_ack;
+	int waiting; /* a caller sleeps on the leader's bell */
+	int changed; /* a word changed: ring */
 	struct kvr_stats stats;
 	struct kvr_store_info info; /* refreshed by the engine thread */
 };
