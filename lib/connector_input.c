@@ -142,6 +142,20 @@ static int bad_word(const struct kvr_connector *c, const struct kvr_rank_op *op,
 			(ull)word, op->entry, field, got, least, most);
 }
 
+/* No more blocks than a rank voted for are good, if the leader asks it. */
+static uint32_t most_good(const struct kvr_connector *c, const struct kvr_rank_op *op,
+			  uint32_t stage)
+{
+	const struct kvr_shape *shape = &c->config.shape;
+
+	if (op->kind != KVR_OP_LOAD)
+		return 0;
+	for (uint32_t s = 0; s < shape->shards && op->voted && stage >= KVR_STAGE_VERIFIED; s++)
+		if (shape->shard[s].readers >> c->rank & 1)
+			return op->good;
+	return op->n;
+}
+
 /*
  * The entry is used again when the end of this operation was told (and the caller had it, or it is
  * in `pending`): so before that, its generation is this operation's. What completions told before
@@ -151,7 +165,7 @@ int kvr_input_word(const struct kvr_connector *c, struct kvr_rank_op *op, uint64
 		   uint32_t told)
 {
 	uint32_t gen = kvr_word_gen(word), stage = kvr_word_code(word);
-	uint32_t value = kvr_word_value(word), most = op->kind == KVR_OP_LOAD ? op->n : 0;
+	uint32_t value = kvr_word_value(word), most;
 	int err = 0;
 
 	if (op->bad) { /* the first evidence, again */
@@ -161,6 +175,7 @@ int kvr_input_word(const struct kvr_connector *c, struct kvr_rank_op *op, uint64
 		value = kvr_word_value(word);
 		told = op->bad_told;
 	}
+	most = most_good(c, op, stage);
 	if (gen != op->gen && !op->stage && (!gen || (int32_t)(gen - op->gen) < 0))
 		err = bad_word(c, op, word, "generation", gen, op->gen, UINT32_MAX);
 	else if (gen != op->gen)
