@@ -12,6 +12,7 @@
 
 #include "channel_priv.h"
 #include "connector_priv.h"
+#include "point.h"
 #include "shm.h"
 
 #define RANKS 2u
@@ -540,6 +541,81 @@ START_TEST(test_leader_may_end_the_epoch)
 }
 END_TEST
 
+/* --- a leader that is stopped ----------------------------------------------------------------- */
+
+static const enum kvr_point stops[] = { KVR_POINT_publish_reserved,  KVR_POINT_publish_copied,
+					KVR_POINT_publish_committed, KVR_POINT_publish_marked,
+					KVR_POINT_tick_published,    KVR_POINT_tick_done };
+static enum kvr_point stop_at;
+
+static void stop_there(enum kvr_point point, uint32_t arg)
+{
+	(void)arg;
+	if (point != stop_at)
+		return;
+	kvr_point_hook = NULL;
+	raise(SIGSTOP);
+}
+
+/* Stores, and is stopped in the tick that tells it. */
+static void stopped_leader(struct cluster *cluster, struct kvr_connector *c, uint32_t r)
+{
+	struct kvr_completion told[64];
+	struct kvr_key some[N];
+
+	cluster_keys(1, some, N);
+	cluster_store(c, 1, 0, some, N, r);
+	kvr_point_hook = stop_there;
+	MUST(kvr_connector_check_completed(c, KVR_NEXT, 0, SOON, told, 64, NULL) == 3);
+	kvr_point_hook = NULL;
+	cluster_shutdown(c);
+	cluster->area->word[CLUSTER_LEAD][0] = 1;
+}
+
+/* Waits through back-stops, looks without waiting: there is nothing yet, or all of it. */
+static void patient(struct cluster *cluster, struct kvr_connector *c, uint32_t r)
+{
+	struct kvr_completion told[64];
+	struct kvr_key some[N];
+	int n = 0, rc = 0;
+
+	cluster_keys(1, some, N);
+	cluster_store(c, 1, 0, some, N, r);
+	while (n < 3) {
+		rc = kvr_connector_check_completed(c, KVR_NEXT, 0, test_deadline_ms(150), told, 64,
+						   NULL);
+		MUST(rc >= 0 || rc == -ETIMEDOUT);
+		n += rc > 0 ? rc : 0;
+		__atomic_fetch_add(&cluster->area->word[r][0], 1, __ATOMIC_RELEASE);
+		rc = kvr_connector_check_completed(c, KVR_NOW, 0, 0, told, 64, NULL);
+		MUST(rc >= 0 || rc == -ETIMEDOUT);
+		n += rc > 0 ? rc : 0;
+	}
+	cluster->area->word[r][0] = 1000;
+	cluster_shutdown(c);
+}
+
+START_TEST(test_leader_stopped_in_a_tick_is_only_waited_for)
+{
+	uint64_t until = test_deadline_ms(15000);
+	int status;
+
+	cluster_init(&cl, RANKS, 0, 16, 0);
+	stop_at = stops[_i];
+	cluster_start(&cl, stopped_leader, patient);
+	ck_assert_int_eq(waitpid(cl.leader, &status, WUNTRACED), cl.leader);
+	ck_assert(WIFSTOPPED(status));
+	for (uint32_t r = 0; r < RANKS; r++)
+		while (__atomic_load_n(&cl.area->word[r][0], __ATOMIC_ACQUIRE) < 3 &&
+		       test_now_ns() < until)
+			test_sleep_ms(5);
+	kill(cl.leader, SIGCONT);
+	cluster_join(&cl, 0, 15000);
+	ck_assert_uint_eq(cl.area->word[CLUSTER_LEAD][0], 1);
+	cluster_exit(&cl);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("hostile_connector");
@@ -562,6 +638,9 @@ static Suite *suite(void)
 			    (int)(sizeof acks / sizeof acks[0]));
 	tcase_add_test(t, test_impossible_vote_of_a_rank_is_named);
 	tcase_add_test(t, test_leader_may_end_the_epoch);
+	suite_add_tcase(s, t);
+	t = tcase_create("stopped");
+	tcase_add_loop_test(t, test_leader_stopped_in_a_tick_is_only_waited_for, 0, 6);
 	suite_add_tcase(s, t);
 	return s;
 }
