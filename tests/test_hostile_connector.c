@@ -541,6 +541,30 @@ START_TEST(test_leader_may_end_the_epoch)
 }
 END_TEST
 
+/* A rank that writes no shard does not look into header pages: they may be sealed meanwhile. */
+START_TEST(test_page_that_is_sealed_is_not_another_key)
+{
+	const struct kvr_engine_block *b;
+	struct kvr_slot_header *h;
+	struct kvr_request req;
+
+	cluster_init(&cl, RANKS, 1, 16, 0);
+	ok(kvr_connector_lead(cl.name, &cl.opts, &lead));
+	for (uint32_t r = 0; r < RANKS; r++)
+		ok(kvr_connector_join(cl.name, r, NULL, SOON, &rank[r]));
+	req = lead_store();
+	b = lead->blocks;
+	h = (void *)kvr_pool_image(&rank[0]->pool, b->slot);
+	memset(&h->key, 0, sizeof h->key);
+	ok(rank_store(1, &req));
+	ck_assert_int_eq(rank_store(0, &req), -EBADMSG); /* it writes */
+	for (uint32_t r = 0; r < RANKS; r++)
+		kvr_connector_close(rank[r]);
+	kvr_connector_close(lead);
+	cluster_exit(&cl);
+}
+END_TEST
+
 /* --- a leader that is stopped ----------------------------------------------------------------- */
 
 static const enum kvr_point stops[] = { KVR_POINT_publish_reserved,  KVR_POINT_publish_copied,
@@ -639,7 +663,8 @@ static Suite *suite(void)
 	tcase_add_test(t, test_impossible_vote_of_a_rank_is_named);
 	tcase_add_test(t, test_leader_may_end_the_epoch);
 	suite_add_tcase(s, t);
-	t = tcase_create("stopped");
+	t = tcase_create("others");
+	tcase_add_test(t, test_page_that_is_sealed_is_not_another_key);
 	tcase_add_loop_test(t, test_leader_stopped_in_a_tick_is_only_waited_for, 0, 6);
 	suite_add_tcase(s, t);
 	return s;
