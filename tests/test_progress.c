@@ -89,7 +89,10 @@ static void die_in_tick(struct cluster *cl, struct kvr_connector *c, uint32_t ra
 	struct kvr_completion done[64];
 	struct kvr_key keys[KEYS];
 
-	(void)cl;
+	/* Rank 0 alone writes: nothing else waits for the others to join. */
+	for (uint32_t r = 0; r < RANKS; r++)
+		while (!__atomic_load_n(&cl->area->word[r][2], __ATOMIC_ACQUIRE))
+			test_sleep_ms(1);
 	keys_of(keys, 1);
 	for (uint64_t id = 1; id <= 4; id++) {
 		keys_of(keys, id);
@@ -112,6 +115,7 @@ static void collect_until_death(struct cluster *cl, struct kvr_connector *c, uin
 	uint64_t hash = 0, count = 0;
 	int n;
 
+	__atomic_store_n(&cl->area->word[rank][2], 1, __ATOMIC_RELEASE);
 	for (uint64_t id = 1; id <= 8; id++) {
 		keys_of(keys, id);
 		cluster_store(c, id, 0, keys, 2, rank);
