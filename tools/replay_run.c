@@ -116,12 +116,17 @@ static void chain(struct replay_run *run, const struct kvr_completion *c)
 int replay_run_tick(struct replay_run *run)
 {
 	struct kvr_completion *grown;
-	uint64_t tick = run->tick + 1;
+	uint64_t tick = run->tick + 1, reached = tick;
 	int i, n;
 
 	for (;;) {
-		n = REPLAY_RETRY(kvr_connector_check_completed(run->c, KVR_TICK, tick, deadline(),
-							       run->completions, run->room, NULL));
+		n = REPLAY_RETRY(kvr_connector_check_completed(
+			run->c, KVR_TICK, tick, deadline(), run->completions, run->room, &reached));
+		/* The epoch is over: this tells what was lost with it, the next call why. */
+		for (i = 0; reached < tick && i < n; i++)
+			op_completed(run, &run->completions[i]);
+		if (reached < tick && n >= 0)
+			continue;
 		if (n != -EMSGSIZE)
 			break;
 		grown = reallocarray(run->completions, 2ull * run->room, sizeof(*grown));
