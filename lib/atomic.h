@@ -54,6 +54,11 @@ static inline void kvr_store_release32(uint32_t *p, uint32_t v)
 	__atomic_store_n(p, v, __ATOMIC_RELEASE);
 }
 
+static inline uint64_t kvr_xchg_acq_rel(uint64_t *p, uint64_t v)
+{
+	return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);
+}
+
 static inline uint32_t kvr_xchg_acq_rel32(uint32_t *p, uint32_t v)
 {
 	return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);

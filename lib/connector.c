@@ -52,7 +52,15 @@ static int enter(struct kvr_connector *c, enum kvr_call call, uint32_t channel)
 				"open its own",
 				kvr_call_name(call));
 	kvr_group_enter(c->group, call, channel);
-	return is_leader(c) ? kvr_group_check(c->group) : 0;
+	return 0;
+}
+
+/* A leader starts nothing when the epoch is over; how things ended it can still ask. */
+static int enter_alive(struct kvr_connector *c, enum kvr_call call, uint32_t channel)
+{
+	int err = enter(c, call, channel);
+
+	return !err && is_leader(c) ? kvr_group_check(c->group) : err;
 }
 
 static int leave(struct kvr_connector *c, enum kvr_call call, uint32_t channel,
@@ -68,7 +76,7 @@ int kvr_connector_lookup(struct kvr_connector *c, const struct kvr_request *requ
 			 struct kvr_hit *ret_hit)
 {
 	struct kvr_request req = kvr_request_name(request);
-	int err = enter(c, KVR_CALL_LOOKUP, KVR_CH_LOOKUP);
+	int err = enter_alive(c, KVR_CALL_LOOKUP, KVR_CH_LOOKUP);
 
 	if (!err)
 		err = is_leader(c) ? kvr_lead_lookup(c, &req, keys, n, deadline_ns, ret_hit)
@@ -79,10 +87,10 @@ int kvr_connector_lookup(struct kvr_connector *c, const struct kvr_request *requ
 int kvr_connector_release(struct kvr_connector *c, const struct kvr_request *request)
 {
 	struct kvr_request req = kvr_request_name(request);
+	int err = enter(c, KVR_CALL_RELEASE, KVR_CH_LOOKUP);
 
-	if (c->forks != kvr_fork_generation())
-		return enter(c, KVR_CALL_RELEASE, KVR_CH_LOOKUP);
-	kvr_group_enter(c->group, KVR_CALL_RELEASE, KVR_CH_LOOKUP);
+	if (err)
+		return err;
 	if (is_leader(c)) {
 		kvr_engine_release(c->engine, &req);
 	} else {
@@ -98,7 +106,7 @@ int kvr_connector_store_begin(struct kvr_connector *c, const struct kvr_request 
 			      struct kvr_block *ret_blocks, uint32_t max, uint32_t *ret_covered)
 {
 	struct kvr_request req = kvr_request_name(request);
-	int err = enter(c, KVR_CALL_STORE_BEGIN, KVR_CH_STORE);
+	int err = enter_alive(c, KVR_CALL_STORE_BEGIN, KVR_CH_STORE);
 
 	if (!err && max < kvr_min(n, c->config.max_blocks))
 		err = KVR_FAIL(-EINVAL, "store_begin: room for %u blocks, %llu may come", max,
@@ -115,7 +123,7 @@ int kvr_connector_store_copied(struct kvr_connector *c, const struct kvr_request
 			       int status)
 {
 	struct kvr_request req = kvr_request_name(request);
-	int err = enter(c, KVR_CALL_STORE_COPIED, KVR_CH_STORE);
+	int err = enter_alive(c, KVR_CALL_STORE_COPIED, KVR_CH_STORE);
 
 	if (!err && !is_leader(c))
 		err = kvr_rank_store_copied(c, &req, status);
@@ -145,7 +153,7 @@ int kvr_connector_load_begin(struct kvr_connector *c, const struct kvr_request *
 			     uint64_t deadline_ns)
 {
 	struct kvr_request req = kvr_request_name(request);
-	int err = enter(c, KVR_CALL_LOAD_BEGIN, KVR_CH_LOAD);
+	int err = enter_alive(c, KVR_CALL_LOAD_BEGIN, KVR_CH_LOAD);
 
 	if (!err)
 		err = is_leader(c) ? kvr_lead_load_begin(c, &req, n, deadline_ns)
@@ -170,7 +178,7 @@ int kvr_connector_load_wait(struct kvr_connector *c, const struct kvr_request *r
 int kvr_connector_load_done(struct kvr_connector *c, const struct kvr_request *request)
 {
 	struct kvr_request req = kvr_request_name(request);
-	int err = enter(c, KVR_CALL_LOAD_DONE, KVR_CH_LOAD);
+	int err = enter_alive(c, KVR_CALL_LOAD_DONE, KVR_CH_LOAD);
 
 	if (!err && !is_leader(c))
 		err = kvr_rank_load_done(c, &req);
@@ -186,18 +194,26 @@ int kvr_connector_check_completed(struct kvr_connector *c, enum kvr_tick_mode mo
 	if (!err && mode != KVR_TICK && mode != KVR_NEXT && mode != KVR_NOW)
 		err = KVR_FAIL(-EINVAL, "check_completed: mode %d is none", (int)mode);
 	if (!err)
-		err = is_leader(c) ? kvr_lead_tick(c, mode, tick, deadline_ns, ret_completions, max,
-						   ret_tick)
+		err = is_leader(c) ? kvr_lead_check_completed(c, mode, tick, deadline_ns,
+							      ret_completions, max, ret_tick)
 				   : kvr_rank_check_completed(c, mode, tick, deadline_ns,
 							      ret_completions, max, ret_tick);
 	return leave(c, KVR_CALL_CHECK_COMPLETED, KVR_CH_COMPLETE, NULL, err);
+}
+
+void kvr_connector_explain_lost(struct kvr_connector *c, uint32_t n)
+{
+	kvr_group_check(c->group); /* its sentence begins with the group's name */
+	kvr_fail(0, "%u %s lost with epoch %llu of %s", n,
+		 n == 1 ? "operation was" : "operations were",
+		 (unsigned long long)kvr_group_epoch(c->group), kvr_explain());
 }
 
 int kvr_connector_shutdown(struct kvr_connector *c, uint64_t deadline_ns)
 {
 	struct kvr_request none = { 0 };
 	struct kvr_message m;
-	int err = enter(c, KVR_CALL_SHUTDOWN, KVR_CH_CONTROL);
+	int err = enter_alive(c, KVR_CALL_SHUTDOWN, KVR_CH_CONTROL);
 
 	if (!err)
 		err = is_leader(c)

@@ -162,9 +162,9 @@ static int tick_records(struct kvr_connector *c, uint64_t t, uint64_t deadline_n
 	return 0;
 }
 
-int kvr_lead_tick(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
-		  uint64_t deadline_ns, struct kvr_completion *ret, uint32_t max,
-		  uint64_t *ret_tick)
+static int lead_tick(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
+		     uint64_t deadline_ns, struct kvr_completion *ret, uint32_t max,
+		     uint64_t *ret_tick)
 {
 	uint64_t t = mode == KVR_TICK ? tick : c->open_tick ? c->open_tick : c->tick + 1;
 	uint32_t total;
@@ -183,17 +183,63 @@ int kvr_lead_tick(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tic
 	if (err)
 		return err;
 	KVR_POINT(tick_published, 0);
-	kvr_store_release(&kvr_group_leader_page(c->group)->tick_done, t); /* T1, pairs with T2 */
+	err = kvr_engine_tick(c->engine, t, total);
+	if (err)
+		return err;
 	KVR_POINT(tick_done, 0);
 	for (uint32_t r = 0; r < kvr_group_ranks(c->group); r++)
 		kvr_group_ring_rank(c->group, r);
-	kvr_engine_told(c->engine, total);
 	c->tick = t;
 	c->open_tick = 0;
 	c->open_told = 0;
 	if (ret_tick)
 		*ret_tick = t;
 	return (int)total;
+}
+
+/*
+ * The epoch is over: nothing is published any more, and no tick will be done. The caller is told
+ * what the engine ended since the last one, and that the rest was lost. No rank was told of those
+ * ends: they bear the tick that would have been next.
+ */
+static int tell_the_end(struct kvr_connector *c, int cause, struct kvr_completion *ret,
+			uint32_t max, uint64_t *ret_tick)
+{
+	uint64_t next = c->open_tick ? c->open_tick : c->tick + 1;
+	struct kvr_completion one;
+	uint32_t n, lost = 0;
+
+	kvr_engine_lose(c->engine, cause);
+	if (!max && kvr_engine_records(c->engine, 0, &one, NULL, 1))
+		return KVR_FAIL(-EMSGSIZE,
+				"check_completed: operations ended with the epoch, and there is "
+				"room for none");
+	n = kvr_engine_records(c->engine, 0, ret, NULL, max);
+	if (!n)
+		return kvr_group_check(c->group);
+	for (uint32_t i = 0; i < n; i++) {
+		ret[i].tick = ret[i].stage == KVR_STAGE_LOST ? c->tick : next;
+		lost += ret[i].stage == KVR_STAGE_LOST;
+	}
+	kvr_engine_told(c->engine, n);
+	if (lost)
+		kvr_connector_explain_lost(c, lost);
+	if (ret_tick)
+		*ret_tick = c->tick;
+	return (int)n;
+}
+
+int kvr_lead_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
+			     uint64_t deadline_ns, struct kvr_completion *ret, uint32_t max,
+			     uint64_t *ret_tick)
+{
+	int cause = kvr_group_check(c->group), n;
+
+	if (cause)
+		return tell_the_end(c, cause, ret, max, ret_tick);
+	n = lead_tick(c, mode, tick, deadline_ns, ret, max, ret_tick);
+	cause = n < 0 ? kvr_group_check(c->group) : 0;
+	return cause ? tell_the_end(c, cause, ret, max, ret_tick) : n;
 }
 
 /* All but those of this very process, which leave after the leader's call returns. */
@@ -222,7 +268,7 @@ static int last_tick(struct kvr_connector *c, uint64_t deadline_ns)
 
 	if (done)
 		do
-			n = kvr_lead_tick(c, KVR_NEXT, 0, deadline_ns, done, room, NULL);
+			n = lead_tick(c, KVR_NEXT, 0, deadline_ns, done, room, NULL);
 		while (n == (int)room);
 	free(done);
 	return n < 0 ? n : 0;

@@ -113,6 +113,8 @@ struct kvr_connector {
 
 /* Ends what is there of a connector; also of one that did not open. */
 void kvr_connector_destroy(struct kvr_connector *c);
+/* The sentence of a call that gave out n lost operations: how many, and why. */
+void kvr_connector_explain_lost(struct kvr_connector *c, uint32_t n);
 
 /* The leader's part of each call. */
 int kvr_lead_lookup(struct kvr_connector *c, const struct kvr_request *req,
@@ -125,9 +127,9 @@ int kvr_lead_load_begin(struct kvr_connector *c, const struct kvr_request *req, 
 			uint64_t deadline_ns);
 int kvr_lead_load_wait(struct kvr_connector *c, const struct kvr_request *req, uint64_t deadline_ns,
 		       struct kvr_block *ret_blocks, uint32_t max);
-int kvr_lead_tick(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
-		  uint64_t deadline_ns, struct kvr_completion *ret, uint32_t max,
-		  uint64_t *ret_tick);
+int kvr_lead_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
+			     uint64_t deadline_ns, struct kvr_completion *ret, uint32_t max,
+			     uint64_t *ret_tick);
 int kvr_lead_shutdown(struct kvr_connector *c, uint64_t deadline_ns);
 
 /* connector_rank.c, for connector_ticks.c and back. */

@@ -162,6 +162,14 @@ static int turn(struct kvr_engine *e)
 {
 	int changed = 0;
 
+	/* First: ranks that leave since the epoch is over fail no operation. */
+	if (!e->group_error) {
+		e->group_error = kvr_group_watch_ranks(e->group);
+		if (e->group_error) {
+			kvr_ops_lose(e, e->group_error);
+			changed = 1;
+		}
+	}
 	if (e->store) {
 		changed |= reap(e) > 0;
 		changed |= pump_reads(e);
@@ -171,13 +179,6 @@ static int turn(struct kvr_engine *e)
 		kvr_store_info(e->store, &e->info);
 	}
 	changed |= kvr_ops_progress(e);
-	if (!e->group_error) {
-		e->group_error = kvr_group_watch_ranks(e->group);
-		if (e->group_error) {
-			kvr_ops_lose(e, e->group_error);
-			changed = 1;
-		}
-	}
 	kvr_store_relaxed(&e->group->proc->progress_ns, kvr_now());
 	return changed;
 }

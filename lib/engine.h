@@ -89,10 +89,15 @@ int kvr_engine_op_blocks(struct kvr_engine *e, const struct kvr_request *req,
 			 struct kvr_engine_block *blocks, uint32_t max);
 
 /* Records that no tick was finished with, oldest first, from the from-th on: copies up to max.
- * Returns their number. */
+ * Returns their number. ret_names may be NULL. */
 uint32_t kvr_engine_records(struct kvr_engine *e, uint32_t from, struct kvr_completion *ret,
 			    struct kvr_engine_name *ret_names, uint32_t max);
-/* The first n of them were told by a finished tick: their operations' entries may be used again. */
+/* Finishes a tick that told the first n of them: their operations' entries may be used again.
+ * -EOWNERDEAD and the like: the epoch was over before, and that tick never was. */
+int kvr_engine_tick(struct kvr_engine *e, uint64_t tick, uint32_t n);
+/* The epoch is over: what is in flight ends as lost, with a record as every end. */
+void kvr_engine_lose(struct kvr_engine *e, int cause);
+/* The first n records were told to the leader's caller, after the end of the epoch. */
 void kvr_engine_told(struct kvr_engine *e, uint32_t n);
 
 /* Waits until no operation is in flight. */

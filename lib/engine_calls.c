@@ -5,9 +5,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
+#include "atomic.h"
+#include "clock.h"
 #include "err.h"
 #include "hash.h"
+#include "point.h"
 #include "util.h"
 
 static struct kvr_pin *pin_find(struct kvr_engine *e, const struct kvr_request *req)
@@ -241,9 +245,7 @@ static int begin_ready(void *arg)
 	pthread_mutex_lock(&b->e->lock);
 	/* After a death nothing is reserved: slots that a survivor still copies from must not move.
 	 */
-	done = b->e->group_error;
-	if (done && !kvr_group_check(b->e->group))
-		KVR_FAIL(done, "the group failed before: %s", kvr_strerror(done));
+	done = kvr_group_check(b->e->group);
 	if (!done)
 		done = b->kind == KVR_OP_STORE ? try_store(b) : try_load(b);
 	b->e->waiting = !done;
@@ -321,6 +323,17 @@ static void name_bad_ack(const struct kvr_engine *e)
 		      KVR_ACK_FAILED, e->bad_ack.rank);
 }
 
+static int lost(struct kvr_engine *e, const struct kvr_op *op)
+{
+	int cause = kvr_group_check(e->group);
+
+	if (!cause)
+		cause = KVR_FAIL(op->status, "%s", kvr_strerror(op->status));
+	return KVR_FAIL(cause, "the %s of request %llu/%u was lost with epoch %llu: %s",
+			kvr_op_kind_name(op->kind), (unsigned long long)op->req.id, op->req.attempt,
+			(unsigned long long)kvr_group_epoch(e->group), kvr_explain());
+}
+
 static int op_ready(void *arg)
 {
 	struct op_wait *w = arg;
@@ -333,11 +346,12 @@ static int op_ready(void *arg)
 		done = KVR_FAIL(-ENOENT, "no %s of request %llu/%u is known",
 				kvr_op_kind_name(w->kind), (unsigned long long)w->req->id,
 				w->req->attempt);
+	} else if (op->stage == KVR_STAGE_LOST &&
+		   (op->kind == KVR_OP_LOAD || op->reached < w->stage)) {
+		done = lost(w->e, op);
 	} else if (op->reached >= w->stage) {
 		w->value = op->good;
 		done = 1;
-	} else if (op->stage == KVR_STAGE_LOST && kvr_group_check(w->e->group)) {
-		done = kvr_group_check(w->e->group); /* who died says more than what was lost */
 	} else if (op->stage >= KVR_STAGE_END) {
 		done = KVR_FAIL(op->status ? op->status : -ECANCELED,
 				"%s of request %llu/%u ended as %s: %s", kvr_op_kind_name(w->kind),
@@ -379,11 +393,16 @@ int kvr_engine_wait_op(struct kvr_engine *e, const struct kvr_request *req, enum
 {
 	struct op_wait w = { e, req, kind, stage, 0 };
 	char what[96];
-	int err;
+	int err, cause;
 
 	snprintf(what, sizeof what, "stage %s of the %s of request %llu/%u", kvr_stage_name(stage),
 		 kvr_op_kind_name(kind), (unsigned long long)req->id, req->attempt);
 	err = kvr_group_wait(e->group, op_ready, &w, deadline_ns, what);
+	cause = err < 0 ? kvr_group_check(e->group) : 0;
+	if (cause) {
+		kvr_engine_lose(e, cause);
+		err = op_ready(&w); /* its own end, or this one */
+	}
 	if (err == -ETIMEDOUT)
 		name_missing(e, req, kind);
 	return err > 0 ? (int)w.value : err;
@@ -410,7 +429,9 @@ int kvr_engine_op_blocks(struct kvr_engine *e, const struct kvr_request *req,
 void kvr_engine_begun(struct kvr_engine *e, const struct kvr_engine_answer *answer)
 {
 	pthread_mutex_lock(&e->lock);
-	if (e->ops[answer->entry].stage == KVR_STAGE_NONE) /* else it was lost meanwhile */
+	if (e->group_error)
+		kvr_op_end(e, &e->ops[answer->entry], KVR_STAGE_LOST, e->group_error);
+	else
 		kvr_op_stage(e, &e->ops[answer->entry], KVR_STAGE_BEGUN, 0, 0);
 	pthread_mutex_unlock(&e->lock);
 	kvr_engine_wake(e);
@@ -419,8 +440,7 @@ void kvr_engine_begun(struct kvr_engine *e, const struct kvr_engine_answer *answ
 void kvr_engine_cancel(struct kvr_engine *e, const struct kvr_engine_answer *answer)
 {
 	pthread_mutex_lock(&e->lock);
-	if (!e->group_error)
-		kvr_op_drop(e, &e->ops[answer->entry]);
+	kvr_op_drop(e, &e->ops[answer->entry]);
 	pthread_mutex_unlock(&e->lock);
 }
 
@@ -434,7 +454,8 @@ uint32_t kvr_engine_records(struct kvr_engine *e, uint32_t from, struct kvr_comp
 		const struct kvr_engine_record *r = &e->done[i & e->done_mask];
 
 		ret[n] = r->c;
-		ret_names[n] = (struct kvr_engine_name){ r->entry, r->gen };
+		if (ret_names)
+			ret_names[n] = (struct kvr_engine_name){ r->entry, r->gen };
 	}
 	pthread_mutex_unlock(&e->lock);
 	return n;
@@ -454,6 +475,58 @@ void kvr_engine_told(struct kvr_engine *e, uint32_t n)
 		}
 	}
 	pthread_mutex_unlock(&e->lock);
+}
+
+/*
+ * A leader that was stopped may have been replaced. What its successor saw of its ticks counts, and
+ * no other: either it saw this one, or we see that its fence is going up, and wait for it.
+ */
+static int tick_counts(struct kvr_group *g, uint64_t tick)
+{
+	struct timespec pause = kvr_timespec(KVR_MS / 10);
+	uint64_t up;
+
+	for (;;) {
+		up = kvr_load_acquire(&g->takeover->new_epoch); /* K2, pairs with K1 */
+		if (kvr_group_tick_done(g) >= tick)
+			return 0;
+		if (up)
+			return kvr_group_check(g);
+		nanosleep(&pause, NULL);
+	}
+}
+
+/*
+ * The engine's thread declares the epoch over under the same lock. So a tick is done before that,
+ * and every rank finds it; or the epoch is over, and it never is. In between, a rank that looks at
+ * the last tick at once would lose what one that looks later is given.
+ */
+int kvr_engine_tick(struct kvr_engine *e, uint64_t tick, uint32_t n)
+{
+	uint64_t *word = &kvr_group_leader_page(e->group)->tick_done;
+	int err;
+
+	pthread_mutex_lock(&e->lock);
+	err = kvr_group_check(e->group);
+	KVR_POINT(tick_checked, 0);
+	if (!err) /* an exchange, so that the look at the fence does not come before it */
+		kvr_xchg_acq_rel(word, tick); /* T1, pairs with T2 */
+	pthread_mutex_unlock(&e->lock);
+	if (!err)
+		err = tick_counts(e->group, tick);
+	if (!err)
+		kvr_engine_told(e, n);
+	return err;
+}
+
+void kvr_engine_lose(struct kvr_engine *e, int cause)
+{
+	pthread_mutex_lock(&e->lock);
+	if (!e->group_error)
+		e->group_error = cause;
+	kvr_ops_lose(e, e->group_error);
+	pthread_mutex_unlock(&e->lock);
+	kvr_engine_wake(e);
 }
 
 static int drained(void *arg)

@@ -411,7 +411,7 @@ void kvr_ops_lose(struct kvr_engine *e, int status)
 		struct kvr_op *op = &e->ops[i];
 
 		next = op->next_active;
-		if (waits_for_ranks(op))
+		if (op->stage != KVR_STAGE_NONE)
 			kvr_op_end(e, op, KVR_STAGE_LOST, status);
 	}
 }

@@ -124,7 +124,8 @@ struct kvr_op *kvr_op_new(struct kvr_engine *e, const struct kvr_request *req,
 void kvr_op_drop(struct kvr_engine *e, struct kvr_op *op);
 /* Moves all operations on. 1: something changed. */
 int kvr_ops_progress(struct kvr_engine *e);
-/* The epoch is over: what needs ranks ends as lost. */
+/* The epoch is over: what is in flight ends as lost. An operation whose answer is being published
+ * is left to kvr_engine_begun() or kvr_engine_cancel(): perhaps it never was. */
 void kvr_ops_lose(struct kvr_engine *e, int status);
 void kvr_engine_wake(struct kvr_engine *e);
 

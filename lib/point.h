@@ -34,6 +34,7 @@
 	X(take_peeked)	     /* the message is the caller's */              \
 	X(take_released)     /* its cells are the ring's again */           \
 	X(tick_published)    /* all of a tick but its word */               \
+	X(tick_checked)	     /* the epoch was well */                       \
 	X(tick_done)	     /* and its word, before the bells */
 
 #define KVR_POINT_ENUM(name) KVR_POINT_##name,
