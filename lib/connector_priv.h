@@ -58,6 +58,8 @@ struct kvr_rank_op {
 	uint32_t stage;	  /* of the end, once a completion told it; else 0 */
 	uint32_t reached; /* last stage before the end that completions told */
 	int32_t status;
+	uint64_t since;	   /* 0: begun here; else the tick of the first completion about it */
+	uint64_t end_tick; /* of the completion that told the end */
 	uint32_t voted, good;
 	uint32_t held; /* a wait looks at it */
 	uint32_t next; /* in its bucket */
@@ -82,6 +84,9 @@ struct kvr_rank_ops {
 	uint64_t whole_tick;  /* of no tick up to this one there can be more */
 	uint64_t seen_tick;   /* tick_done of the leader's page */
 	char broken[512];     /* first evidence that completions cannot be right any more */
+	uint64_t done;	      /* the highest tick that this rank saw done */
+	int over;	      /* the epoch is over: */
+	uint64_t last_tick;   /* so far it counts */
 };
 
 struct kvr_connector {
@@ -135,9 +140,16 @@ int kvr_lead_shutdown(struct kvr_connector *c, uint64_t deadline_ns);
 /* connector_rank.c, for connector_ticks.c and back. */
 struct kvr_rank_op *kvr_rank_op_find(struct kvr_rank_ops *k, const struct kvr_request *request,
 				     uint32_t kind);
-/* The place of an operation, known already or new; NULL: none is free, or the name is in use. */
+/* That very operation, or NULL. */
+struct kvr_rank_op *kvr_rank_op_exact(struct kvr_rank_ops *k, const struct kvr_request *request,
+				      uint32_t kind, uint32_t entry, uint32_t gen);
+/* A place for a new operation; NULL: none is free. */
 struct kvr_rank_op *kvr_rank_op_place(struct kvr_connector *c, const struct kvr_request *req,
 				      uint32_t kind, uint32_t entry, uint32_t gen);
+/* Its end was told by a tick up to `done`. */
+int kvr_rank_op_told(const struct kvr_connector *c, const struct kvr_rank_op *op, uint64_t done);
+uint64_t kvr_rank_op_word(const struct kvr_connector *c, uint32_t entry);
+uint64_t kvr_rank_done(struct kvr_connector *c);
 int kvr_rank_bad_message(struct kvr_connector *c, const struct kvr_message *m, const char *why);
 /* Takes what is on COMPLETE into `pending`. 0, or -errno other than "nothing there". */
 int kvr_rank_pull(struct kvr_connector *c);

@@ -34,6 +34,19 @@ struct kvr_rank_op *kvr_rank_op_find(struct kvr_rank_ops *k, const struct kvr_re
 	return NULL;
 }
 
+/* Of the operations of one name the newest is found by it; of this one there is none other. */
+struct kvr_rank_op *kvr_rank_op_exact(struct kvr_rank_ops *k, const struct kvr_request *request,
+				      uint32_t kind, uint32_t entry, uint32_t gen)
+{
+	struct kvr_request req = kvr_request_name(request);
+
+	for (uint32_t i = k->buckets[bucket_of(k, &req, kind)]; i != NONE; i = k->ops[i].next)
+		if (k->ops[i].kind == kind && k->ops[i].entry == entry && k->ops[i].gen == gen &&
+		    kvr_request_equal(&k->ops[i].req, &req))
+			return &k->ops[i];
+	return NULL;
+}
+
 static void op_forget(struct kvr_rank_ops *k, struct kvr_rank_op *op)
 {
 	uint32_t *link = &k->buckets[bucket_of(k, &op->req, op->kind)];
@@ -46,7 +59,7 @@ static void op_forget(struct kvr_rank_ops *k, struct kvr_rank_op *op)
 	op->used = 0;
 }
 
-static uint64_t op_word(const struct kvr_connector *c, uint32_t entry)
+uint64_t kvr_rank_op_word(const struct kvr_connector *c, uint32_t entry)
 {
 	const struct kvr_layout *l = &c->group->layout;
 	const void *table = c->group->seg + l->leader_ops;
@@ -57,9 +70,17 @@ static uint64_t op_word(const struct kvr_connector *c, uint32_t entry)
 
 static int op_ended(const struct kvr_connector *c, const struct kvr_rank_op *op)
 {
-	uint64_t w = op_word(c, op->entry);
+	uint64_t w = kvr_rank_op_word(c, op->entry);
 
 	return op->stage || kvr_word_gen(w) != op->gen || kvr_word_code(w) >= KVR_STAGE_END;
+}
+
+/* An entry is used again only after a tick that told the end of the operation before. */
+int kvr_rank_op_told(const struct kvr_connector *c, const struct kvr_rank_op *op, uint64_t done)
+{
+	uint32_t gen = kvr_word_gen(kvr_rank_op_word(c, op->entry));
+
+	return (op->stage && op->end_tick <= done) || (gen && (int32_t)(gen - op->gen) > 0);
 }
 
 static void list_drop(struct kvr_connector *c, struct kvr_rank_op *op)
@@ -81,29 +102,27 @@ static void lists_reclaim(struct kvr_connector *c)
 }
 
 /*
- * A place for a new operation: the oldest that ended. Its name may be that of one that ended. NULL:
- * everything here is still open, which the leader's own bounds (entries, open operations) exclude
- * unless this rank holds operations that it never acknowledges.
+ * A place for a new operation: the oldest of which a tick told the end. What no tick told stays,
+ * for it may be lost with the epoch; also when its name is used again, which the leader allows as
+ * soon as it ended. NULL: everything here is still open, which the leader's own bound (entries)
+ * excludes for a rank that takes its completions.
  */
 struct kvr_rank_op *kvr_rank_op_place(struct kvr_connector *c, const struct kvr_request *req,
 				      uint32_t kind, uint32_t entry, uint32_t gen)
 {
 	struct kvr_rank_ops *k = &c->known;
 	struct kvr_rank_op *op = kvr_rank_op_find(k, req, kind);
+	uint64_t done = kvr_rank_done(c);
 	uint32_t *bucket;
 
-	if (op && op->entry == entry && op->gen == gen)
-		return op;
-	if (op && (op->held || !op_ended(c, op)))
-		return NULL; /* told of an earlier one of that name: this one is in use */
-	if (op)
+	if (op && !op->held && kvr_rank_op_told(c, op, done))
 		op_forget(k, op);
 	op = NULL;
 	for (uint32_t i = 0; i < k->capacity; i++) {
 		op = &k->ops[k->cursor++ & (k->capacity - 1)];
 		if (!op->used)
 			break;
-		if (!op->held && op_ended(c, op)) {
+		if (!op->held && kvr_rank_op_told(c, op, done)) {
 			op_forget(k, op);
 			break;
 		}
@@ -116,7 +135,8 @@ struct kvr_rank_op *kvr_rank_op_place(struct kvr_connector *c, const struct kvr_
 				    .kind = kind,
 				    .entry = entry,
 				    .gen = gen,
-				    .list = NONE };
+				    .list = NONE,
+				    .since = UINT64_MAX };
 	bucket = &k->buckets[bucket_of(k, &op->req, kind)];
 	op->next = *bucket;
 	*bucket = (uint32_t)(op - k->ops);
@@ -129,15 +149,18 @@ static struct kvr_rank_op *op_add(struct kvr_connector *c, const struct kvr_requ
 				  uint32_t kind, const struct kvr_engine_answer *a)
 {
 	struct kvr_rank_ops *k = &c->known;
-	struct kvr_rank_op *op = kvr_rank_op_find(k, req, kind);
+	struct kvr_rank_op *op = kvr_rank_op_exact(k, req, kind, a->entry, a->gen);
 
-	/* The leader refuses a name that is in use: whatever is known under it is over. */
-	if (op && (op->entry != a->entry || op->gen != a->gen))
-		op_forget(k, op);
 	lists_reclaim(c);
-	op = ~k->lists_used ? kvr_rank_op_place(c, req, kind, a->entry, a->gen) : NULL;
+	if (!~k->lists_used)
+		return NULL;
+	if (!op)
+		op = kvr_rank_op_place(c, req, kind, a->entry, a->gen);
+	if (!op && !kvr_rank_pull(c)) /* what ended meanwhile makes room */
+		op = kvr_rank_op_place(c, req, kind, a->entry, a->gen);
 	if (!op)
 		return NULL;
+	op->since = 0;
 	op->n = a->count;
 	op->list = (uint32_t)__builtin_ctzll(~k->lists_used);
 	k->lists_used |= 1ull << op->list;
@@ -157,7 +180,7 @@ static void acknowledge(struct kvr_connector *c, uint32_t entry, uint32_t gen, e
 
 	/* An operation that ended without us: its entry may be another's by now, and the word, too.
 	 */
-	if (kvr_word_gen(op_word(c, entry)) != gen)
+	if (kvr_word_gen(kvr_rank_op_word(c, entry)) != gen)
 		return;
 	/* The bytes and sums that this rank wrote come before it. */
 	kvr_store_release(&acks[entry].word, kvr_word(gen, code, value)); /* A1, pairs with A2 */
@@ -460,6 +483,20 @@ static struct segment_job job_of(struct kvr_connector *c, uint32_t slot)
 	return (struct segment_job){ image + c->geo.header_bytes, h, h->key };
 }
 
+/* The sentence of an operation that has no other end. */
+static int lost(struct kvr_connector *c, const struct kvr_rank_op *op)
+{
+	int cause = kvr_group_check(c->group);
+
+	if (!cause)
+		cause = KVR_FAIL(op->status < 0 ? op->status : -ECANCELED,
+				 "its word says so, and the group seems well");
+	return KVR_FAIL(cause, "rank %u: the %s of request %llu/%u was lost with epoch %llu: %s",
+			c->rank, kvr_op_kind_name(op->kind), (unsigned long long)op->req.id,
+			op->req.attempt, (unsigned long long)kvr_group_epoch(c->group),
+			kvr_explain());
+}
+
 static int unknown(struct kvr_connector *c, const struct kvr_request *req, uint32_t kind)
 {
 	return KVR_FAIL(-ENOENT, "rank %u knows no %s of request %llu/%u", c->rank,
@@ -498,15 +535,16 @@ struct word_wait {
 	struct kvr_rank_op *op;
 	enum kvr_stage stage;
 	uint32_t value;
+	int failed; /* with a sentence of its own */
 };
 
-static int word_failed(const struct word_wait *w, uint32_t stage, int status)
+static int word_failed(struct word_wait *w, uint32_t stage, int status)
 {
 	const struct kvr_rank_op *op = w->op;
-	int err = stage == KVR_STAGE_LOST ? kvr_group_check(w->c->group) : 0;
 
-	if (err) /* who died says more than what was lost with it */
-		return err;
+	w->failed = 1;
+	if (stage == KVR_STAGE_LOST)
+		return lost(w->c, op);
 	return KVR_FAIL(status < 0 ? status : -ECANCELED,
 			"rank %u: the %s of request %llu/%u ended as %s: %s", w->c->rank,
 			kvr_op_kind_name(op->kind), (unsigned long long)op->req.id, op->req.attempt,
@@ -521,13 +559,15 @@ static int word_recycled(struct word_wait *w)
 
 	if (err && !op->stage)
 		return err;
-	if (!op->stage)
+	if (!op->stage) {
+		w->failed = 1;
 		return KVR_FAIL(
 			-ENOENT,
 			"rank %u: the %s of request %llu/%u ended before this rank began it; "
 			"its completions were given out",
 			w->c->rank, kvr_op_kind_name(op->kind), (unsigned long long)op->req.id,
 			op->req.attempt);
+	}
 	w->value = op->good;
 	if (op->reached >= w->stage)
 		return 1;
@@ -539,12 +579,20 @@ static int word_ready(void *arg)
 	struct word_wait *w = arg;
 	struct kvr_rank_op *op = w->op;
 	uint32_t told = op->reached; /* before the word is read */
-	uint64_t word = op_word(w->c, op->entry);
+	uint64_t word = kvr_rank_op_word(w->c, op->entry);
 	uint32_t stage = kvr_word_code(word), value = kvr_word_value(word);
-	int err = kvr_input_word(w->c, op, word, told);
+	int err;
 
-	if (err)
+	/* So the caller was told: a leader that lives on changes nothing any more. */
+	if (op->stage == KVR_STAGE_LOST)
+		return op->kind == KVR_OP_STORE && op->reached >= (uint32_t)w->stage
+			       ? 1
+			       : word_failed(w, KVR_STAGE_LOST, op->status);
+	err = kvr_input_word(w->c, op, word, told);
+	if (err) {
+		w->failed = 1;
 		return err;
+	}
 	if (kvr_word_gen(word) != op->gen)
 		return word_recycled(w);
 	make_room(w->c);
@@ -561,7 +609,7 @@ static int word_ready(void *arg)
 static int wait_word(struct kvr_connector *c, struct kvr_rank_op *op, enum kvr_stage stage,
 		     uint64_t deadline_ns, uint32_t *ret_value)
 {
-	struct word_wait w = { c, op, stage, 0 };
+	struct word_wait w = { .c = c, .op = op, .stage = stage };
 	char what[96];
 	int err;
 
@@ -570,6 +618,8 @@ static int wait_word(struct kvr_connector *c, struct kvr_rank_op *op, enum kvr_s
 	op->held = 1; /* completions that are taken meanwhile must not reuse it */
 	err = kvr_group_wait(c->group, word_ready, &w, deadline_ns, what);
 	op->held = 0;
+	if (err < 0 && !w.failed && kvr_group_check(c->group))
+		err = lost(c, op);
 	if (err > 0)
 		*ret_value = w.value;
 	return err > 0 ? 0 : err;
@@ -642,6 +692,8 @@ int kvr_rank_load_wait(struct kvr_connector *c, const struct kvr_request *req,
 	uint32_t good = 0;
 	int err;
 
+	if (op && op->stage == KVR_STAGE_LOST)
+		return lost(c, op);
 	if (!op || op->list == NONE)
 		return unknown(c, req, KVR_OP_LOAD);
 	if (!op->voted) {

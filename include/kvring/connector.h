@@ -28,9 +28,13 @@
  * each call it uses the leader's handle first and the rank's second; for load_wait the rank's
  * alone.
  *
- * One thread at a time may use a handle. Deadlines are absolute (kvr_deadline()). After
- * -EOWNERDEAD, -ESTALE or -ESHUTDOWN a handle can only be closed. -EINTR: call again with the same
- * arguments.
+ * One thread at a time may use a handle. Deadlines are absolute (kvr_deadline()). -EINTR: call
+ * again with the same arguments.
+ *
+ * The epoch is over when the leader died or left, another one took over, or the leader declared it
+ * over (since a rank died, or with kvr_group_fail()). Calls return why: -EOWNERDEAD, -ESHUTDOWN,
+ * -ESTALE, the declared cause. check_completed then tells how every operation in flight ended;
+ * after that the handle can only be closed.
  */
 #ifndef KVRING_CONNECTOR_H
 #define KVRING_CONNECTOR_H
@@ -146,7 +150,8 @@ KVR_API int kvr_connector_store_copied(struct kvr_connector *c, const struct kvr
 /*
  * Waits until the store of that request reaches `stage` (COPIED, HOST, WRITTEN) or ends. 0 when the
  * stage was reached (a store without devices ends at HOST and counts as reached); the cause
- * (-errno) when it failed; -ENOENT: no such store is known here.
+ * (-errno) when it failed, or why the epoch is over when it was lost with it (the sentence says
+ * which); -ENOENT: no such store is known here.
  */
 KVR_API int kvr_connector_wait_store(struct kvr_connector *c, const struct kvr_request *request,
 				     enum kvr_stage stage, uint64_t deadline_ns);
@@ -184,6 +189,18 @@ enum kvr_tick_mode {
  * stamped up to the tick that it has not had. Skipping ticks or asking twice is harmless; after the
  * same tick all ranks had the same set in the same order. Returns their number; *ret_tick (may be
  * NULL) is the tick reached. -EMSGSIZE: more than max; nothing is lost, call with more room.
+ *
+ * When the epoch is over, every operation that this process began or was told of still gets its one
+ * end. First comes what the leader's ticks told up to the last one that it finished, which is the
+ * same tick on all ranks. Then, in as many calls as it takes, a completion with stage LOST for each
+ * operation whose end they did not tell: its tick is the last one, its status why the epoch is
+ * over, and kvr_explain() says how many were lost, with which epoch, and why. From then on the call
+ * returns why.
+ *
+ * LOST says that the ranks cannot know more, not that nothing was done: what was written is found
+ * again in the next epoch. The slots of lost operations are not used again in this one. A leader
+ * that lives on is told of them, too; before, it gets the ends that came too late for the ranks,
+ * under a tick above *ret_tick, which no rank will see.
  */
 KVR_API int kvr_connector_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode,
 					  uint64_t tick, uint64_t deadline_ns,

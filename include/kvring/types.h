@@ -130,7 +130,7 @@ enum kvr_stage {
 	KVR_STAGE_DONE, /* load: every rank is done with the slots; a store without devices. END */
 	KVR_STAGE_FAILED,    /* END; status is the cause, a negative errno */
 	KVR_STAGE_CANCELLED, /* END */
-	KVR_STAGE_LOST,	     /* END; with the epoch */
+	KVR_STAGE_LOST, /* END; with the epoch, before the ranks were told another; status: why */
 	KVR_STAGES
 };
 #define KVR_STAGE_END KVR_STAGE_WRITTEN /* stages from here on are ends */
@@ -148,9 +148,9 @@ struct kvr_completion {
 	struct kvr_request request;
 	uint32_t kind;	/* 1 store, 2 load */
 	uint32_t stage; /* enum kvr_stage; >= KVR_STAGE_END is the end */
-	int32_t status; /* 0, or the cause of FAILED */
+	int32_t status; /* 0, or the cause of FAILED or LOST */
 	uint32_t blocks;
-	uint64_t tick;
+	uint64_t tick; /* that told it; of LOST, the last one */
 };
 
 /* What a leader counted since it started. */
