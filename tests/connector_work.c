@@ -96,7 +96,8 @@ static void bad(struct worker *w, const char *what, int line, long long value)
 			bad(w, "not true: " #cond, __LINE__, (long long)(value)); \
 	} while (0)
 
-/* A result that is not the call's own: the epoch's end, which a deadly round expects. */
+static uint64_t ask(struct worker *w, enum kvr_tick_mode mode, uint64_t tick);
+/* A result that is not the call's own: the epoch's end, in a deadly round. What was begun ends. */
 static int through(struct worker *w, const char *call, int line, int result)
 {
 	if (result != -EOWNERDEAD && result != -ESTALE && result != -ESHUTDOWN &&
@@ -106,9 +107,15 @@ static int through(struct worker *w, const char *call, int line, int result)
 		return result;
 	if (!w->work->deadly || result == -ETIMEDOUT)
 		bad(w, call, line, result);
-	w->log->end_ns = test_now_ns();
-	w->log->end = result;
-	snprintf(w->log->end_text, sizeof w->log->end_text, "%s", kvr_explain());
+	if (!w->log->end) {
+		w->log->end_ns = test_now_ns();
+		w->log->end = result;
+		snprintf(w->log->end_text, sizeof w->log->end_text, "%s", kvr_explain());
+		for (;;) /* until it leads here again */
+			ask(w, w->lead ? KVR_NEXT : KVR_NOW, 0);
+	}
+	for (uint32_t i = 0; i < IDS * ATTEMPTS * 2; i++)
+		CHECK(w, !known[i].begun || known[i].ends == 1, known[i].ends);
 	kvr_connector_close(w->c);
 	_exit(0);
 }
@@ -231,16 +238,19 @@ static void begun(struct worker *w, const struct kvr_request *req, uint32_t kind
 	k->waited = 1;
 }
 
-static void completed(struct worker *w, const struct kvr_completion *d)
+/* Beyond tick `at` the leader alone is told, and no tick tells what was lost. */
+static void completed(struct worker *w, const struct kvr_completion *d, uint64_t at)
 {
+	int over = d->stage == KVR_STAGE_LOST || (w->lead && d->tick > at);
 	struct known *k = known_of(w, &d->request, d->kind);
 	uint64_t word[5] = { d->request.id << 32 | d->request.attempt, d->request.space,
 			     (uint64_t)d->kind << 32 | d->stage,
 			     (uint64_t)d->blocks << 32 | (uint32_t)d->status, d->tick };
 
-	for (uint32_t i = 0; i < 5; i++)
+	CHECK(w, over ? w->work->deadly : d->tick && d->tick <= at, d->tick);
+	for (uint32_t i = 0; i < 5 && !over; i++)
 		w->hash = (w->hash ^ word[i]) * 0x9e3779b97f4a7c15ull + (w->hash >> 29);
-	w->count++;
+	w->count += !over;
 	CHECK(w, !k->ends && d->stage > k->reached, d->stage);
 	if (d->stage >= KVR_STAGE_END) {
 		k->ends++;
@@ -278,10 +288,8 @@ static uint64_t ask(struct worker *w, enum kvr_tick_mode mode, uint64_t tick)
 			 kvr_connector_check_completed(w->c, mode, tick, until, done, DONE_MAX,
 						       &at));
 	CHECK(w, n >= 0, n);
-	for (int i = 0; i < n; i++) {
-		CHECK(w, done[i].tick && done[i].tick <= at, done[i].tick);
-		completed(w, &done[i]);
-	}
+	for (int i = 0; i < n; i++)
+		completed(w, &done[i], at);
 	reached(w, at);
 	return at;
 }
