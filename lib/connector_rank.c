@@ -309,6 +309,10 @@ static int begin_known(struct kvr_connector *c, uint32_t kind, const struct kvr_
 			c, m,
 			"more blocks than were asked for; do all ranks pass the "
 			"same keys?");
+	op = kvr_rank_op_exact(&c->known, req, kind, a->entry, a->gen);
+	/* A second list of blocks would pass for the one that was verified. */
+	if (op && !op->since)
+		return kvr_rank_bad_message(c, m, "this rank began that operation before");
 	op = op_add(c, req, kind, a);
 	if (!op)
 		return KVR_FAIL(-ENOBUFS,

@@ -3,6 +3,7 @@
  * deaths. */
 #include "atomic.h"
 #include "cluster.h"
+#include "connector_priv.h"
 
 #define KEYS 12u
 
@@ -634,6 +635,45 @@ START_TEST(test_a_released_request_leaves_no_load_open)
 }
 END_TEST
 
+/* An answer that comes again, with other blocks: those would pass for what was verified. */
+static void begun_twice(struct cluster *cl, struct kvr_connector *c, uint32_t rank)
+{
+	struct kvr_request req = cluster_request(2, 0);
+	struct {
+		struct kvr_engine_answer a;
+		struct kvr_engine_block b;
+	} again = { .a = { .entry = 1, .gen = 1, .count = 1 } }; /* the store had entry 0 */
+	struct kvr_block blocks[KEYS];
+	struct kvr_hit hit;
+
+	(void)cl;
+	make_keys(1);
+	cluster_store(c, 1, 0, keys, 2, rank);
+	MUST(!kvr_connector_lookup(c, &req, keys, 2, SOON, &hit) && hit.blocks == 2);
+	MUST(kvr_connector_load_begin(c, &req, 2, SOON) == 2);
+	if (CLUSTER_LEADER(rank)) {
+		MUST(!kvr_channels_publish(kvr_connector_channels(c), KVR_CH_LOAD, 0,
+					   KVR_TAG_LOAD_BEGIN, &req, &again, sizeof again, SOON));
+		MUST(kvr_connector_load_wait(c, &req, keys, SOON, blocks, KEYS) <= 0);
+	} else {
+		MUST(kvr_connector_load_begin(c, &req, 2, SOON) == -EBADMSG);
+		MUST(strstr(kvr_explain(), "began that operation before"));
+		MUST(!kvr_connector_load_done(c, &req));
+	}
+	MUST(!kvr_connector_release(c, &req));
+	cluster_shutdown(c);
+}
+
+START_TEST(test_an_answer_is_taken_once)
+{
+	struct cluster cl;
+
+	cluster_init(&cl, 2, 0, 16, 0);
+	cluster_run(&cl, begun_twice);
+	cluster_exit(&cl);
+}
+END_TEST
+
 /* A group that no connector made: the refusal does not cost the rank its place. */
 START_TEST(test_a_refused_join_leaves_the_place_free)
 {
@@ -713,6 +753,7 @@ static Suite *make(void)
 	tcase_add_test(t, test_a_store_that_joined_a_failed_one_fails);
 	tcase_add_test(t, test_a_rank_that_loads_with_other_keys_is_told);
 	tcase_add_test(t, test_a_load_of_nothing_is_no_operation);
+	tcase_add_test(t, test_an_answer_is_taken_once);
 	tcase_add_loop_test(t, test_a_killed_leaders_forked_child_does_not_keep_the_store, 0, 2);
 	tcase_add_test(t, test_a_join_that_timed_out_may_come_again);
 	tcase_add_test(t, test_a_rank_that_waits_makes_room_for_a_tick);
