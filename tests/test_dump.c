@@ -162,6 +162,11 @@ START_TEST(test_live_group_as_json)
 	     "and len(d['events']) == 16 "
 	     "and d['events'] == sorted(d['events'], key=lambda e: e['ns']) "
 	     "and d['group']['model']['name'].startswith('a\"b\\\\c')");
+	/* Counts of calls that do not exist have no names of their own. */
+	kvr_group_leader_page(l.g)->calls[KVR_CALLS] = 1;
+	kvr_group_leader_page(l.g)->calls[KVR_CALLS + 1] = 2;
+	ck_assert_int_eq(run(tool, NULL, "--json", name, NULL), 0);
+	json("'?' not in d['leader']['calls'] and d['leader']['calls']['publish'] == 13");
 	end_group(&l, r);
 }
 END_TEST

@@ -140,12 +140,15 @@ static void process(const struct dump *d, const struct kvr_inspect_proc *p, FILE
 	number("expired", p->expired, out);
 	number("mismatches", p->mismatches, out);
 	fprintf(out, ",\"calls\":{");
-	for (uint32_t c = 1; c < 16; c++)
-		if (p->calls[c]) {
-			fprintf(out, "%s\"%s\":%" PRIu64, comma, kvr_inspect_call_name(c),
-				p->calls[c]);
-			comma = ",";
-		}
+	for (uint32_t c = 1; c < 16; c++) {
+		const char *call = kvr_inspect_call_name(c);
+
+		/* A page that was overwritten counts calls that do not exist: "?", and twice. */
+		if (!p->calls[c] || *call == '?')
+			continue;
+		fprintf(out, "%s\"%s\":%" PRIu64, comma, call, p->calls[c]);
+		comma = ",";
+	}
 	fprintf(out, "}}");
 }
 
