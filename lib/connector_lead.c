@@ -183,7 +183,7 @@ static int lead_tick(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t 
 	if (err)
 		return err;
 	KVR_POINT(tick_published, 0);
-	err = kvr_engine_tick(c->engine, t, total);
+	err = kvr_engine_tick(c->engine, t, total, deadline_ns);
 	if (err)
 		return err;
 	KVR_POINT(tick_done, 0);

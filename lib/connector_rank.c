@@ -587,6 +587,11 @@ static int word_ready(void *arg)
 	uint32_t stage = kvr_word_code(word), value = kvr_word_value(word);
 	int err;
 
+	/* Of a leader that another one replaces no word counts any more: whoever read it later
+	 * would have another answer. The group's check says why. */
+	if (!kvr_group_untouched(w->c->group))
+		return 0;
+
 	/* So the caller was told: a leader that lives on changes nothing any more. */
 	if (op->stage == KVR_STAGE_LOST)
 		return op->kind == KVR_OP_STORE && op->reached >= (uint32_t)w->stage

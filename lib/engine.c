@@ -221,6 +221,11 @@ static int open_store(struct kvr_engine *e)
 	return kvr_store_open(&o, &e->store);
 }
 
+static int publish_pool(void *pool)
+{
+	return kvr_pool_publish(pool);
+}
+
 static int set_up(struct kvr_engine *e)
 {
 	uint64_t queue = 16;
@@ -251,7 +256,8 @@ static int set_up(struct kvr_engine *e)
 	if (!e->write_queue || !e->write_since || !e->read_queue)
 		return KVR_FAIL(-ENOMEM, "engine: no memory for queues of %llu blocks",
 				(unsigned long long)queue);
-	return kvr_pool_publish(&e->pool);
+	/* Recovery took its time: another leader may have taken over meanwhile. */
+	return kvr_group_with_names(e->group, publish_pool, &e->pool);
 }
 
 static int work_left(struct kvr_engine *e)

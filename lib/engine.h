@@ -94,7 +94,7 @@ uint32_t kvr_engine_records(struct kvr_engine *e, uint32_t from, struct kvr_comp
 			    struct kvr_engine_name *ret_names, uint32_t max);
 /* Finishes a tick that told the first n of them: their operations' entries may be used again.
  * -EOWNERDEAD and the like: the epoch was over before, and that tick never was. */
-int kvr_engine_tick(struct kvr_engine *e, uint64_t tick, uint32_t n);
+int kvr_engine_tick(struct kvr_engine *e, uint64_t tick, uint32_t n, uint64_t deadline_ns);
 /* The epoch is over: what is in flight ends as lost, with a record as every end. */
 void kvr_engine_lose(struct kvr_engine *e, int cause);
 /* The first n records were told to the leader's caller, after the end of the epoch. */

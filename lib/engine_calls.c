@@ -481,7 +481,7 @@ void kvr_engine_told(struct kvr_engine *e, uint32_t n)
  * A leader that was stopped may have been replaced. What its successor saw of its ticks counts, and
  * no other: either it saw this one, or we see that its fence is going up, and wait for it.
  */
-static int tick_counts(struct kvr_group *g, uint64_t tick)
+static int tick_counts(struct kvr_group *g, uint64_t tick, uint64_t deadline_ns)
 {
 	struct timespec pause = kvr_timespec(KVR_MS / 10);
 	uint64_t up;
@@ -492,6 +492,12 @@ static int tick_counts(struct kvr_group *g, uint64_t tick)
 			return 0;
 		if (up)
 			return kvr_group_check(g);
+		if (kvr_now() >= deadline_ns)
+			return KVR_FAIL(-ETIMEDOUT,
+					"group %s: tick %llu is published, but another leader is "
+					"taking over (it may be stopped), or the takeover page was "
+					"overwritten; calling again goes on",
+					g->name, (unsigned long long)tick);
 		nanosleep(&pause, NULL);
 	}
 }
@@ -501,7 +507,7 @@ static int tick_counts(struct kvr_group *g, uint64_t tick)
  * and every rank finds it; or the epoch is over, and it never is. In between, a rank that looks at
  * the last tick at once would lose what one that looks later is given.
  */
-int kvr_engine_tick(struct kvr_engine *e, uint64_t tick, uint32_t n)
+int kvr_engine_tick(struct kvr_engine *e, uint64_t tick, uint32_t n, uint64_t deadline_ns)
 {
 	uint64_t *word = &kvr_group_leader_page(e->group)->tick_done;
 	int err;
@@ -513,7 +519,7 @@ int kvr_engine_tick(struct kvr_engine *e, uint64_t tick, uint32_t n)
 		kvr_xchg_acq_rel(word, tick); /* T1, pairs with T2 */
 	pthread_mutex_unlock(&e->lock);
 	if (!err)
-		err = tick_counts(e->group, tick);
+		err = tick_counts(e->group, tick, deadline_ns);
 	if (!err)
 		kvr_engine_told(e, n);
 	return err;

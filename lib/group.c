@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A group in use: is it well, why not, who waits for whom. What it takes to become a member and to
- * leave is in group_create.c.
+ * A group in use: is it well, why not, who waits for whom. What it takes to become a member is in
+ * group_create.c, _attach.c and _takeover.c, what it takes to leave in group_member.c.
  *
  * Everything read from a page of another process is loaded once and bounded before it is used: a
  * cause that is no errno or a rank that does not exist becomes "unknown", never an index.
@@ -285,7 +285,8 @@ int kvr_group_check(struct kvr_group *g)
 		return check_failed(g);
 	if (g->rank == KVR_LEADER || (life == KVR_LIFE_ALIVE && state == KVR_PROC_ACTIVE))
 		return 0;
-	if (life == KVR_LIFE_DEAD)
+	/* Also when it died on its last steps: some were told already that it left. */
+	if (life == KVR_LIFE_DEAD && state != KVR_PROC_LEFT)
 		return check_dead(g);
 	if (state == KVR_PROC_LEFT)
 		return KVR_FAIL(-ESHUTDOWN,

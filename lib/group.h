@@ -79,10 +79,10 @@ uint64_t kvr_group_fenced(const struct kvr_group *g, const uint64_t *fence, uint
 
 static inline int kvr_group_untouched(const struct kvr_group *g)
 {
-	return __builtin_expect(
-		!kvr_load_acquire32(&g->takeover->closing) &&	    /* N2, pairs with N1 */
-			!kvr_load_acquire(&g->takeover->new_epoch), /* K2, pairs with K1 */
-		1);
+	uint32_t closing = kvr_load_acquire32(&g->takeover->closing);	/* N2, pairs with N1 */
+	uint64_t new_epoch = kvr_load_acquire(&g->takeover->new_epoch); /* K2, pairs with K1 */
+
+	return __builtin_expect(closing || new_epoch, 0) == 0;
 }
 
 /*
@@ -121,6 +121,13 @@ int kvr_group_wait(struct kvr_group *g, int (*ready)(void *), void *arg, uint64_
 
 /* Appends to the sentence of a failure that the group's file was removed, if it was. */
 void kvr_group_add_unlinked(const struct kvr_group *g);
+
+/*
+ * Leader: calls fn(arg) under the name lock if our segment has the name: what fn does to a name of
+ * the group's cannot hit another leader's. What fn returns; -ESTALE: another leader took over, or
+ * the file was removed; -ETIMEDOUT; -EINTR.
+ */
+int kvr_group_with_names(struct kvr_group *g, int (*fn)(void *arg), void *arg);
 
 /* Marks that this process is inside a call (for inspectors), and counts it. */
 void kvr_group_enter(struct kvr_group *g, enum kvr_call call, uint32_t channel);

@@ -2,7 +2,8 @@
 /*
  * How a group begins: the leader makes its segment. It is built whole before the old one under that
  * name is touched (group_takeover.c) and before it gets a name itself, so that a failure on the way
- * (no room, no thread) leaves everything as it was.
+ * (no room, no thread) leaves the old one as it was, but for its pool's name if it is over, and
+ * retired ones if there is no room.
  */
 #include "group_member.h"
 

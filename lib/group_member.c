@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The handle of a group: its memory and mappings, and how a member says who it is and leaves. What
- * decides whether a process may become one is in group_create.c.
+ * decides whether a process may become one is in group_create.c, _attach.c and _takeover.c.
  */
 #include "group_member.h"
 
@@ -159,6 +159,25 @@ int kvr_member_lock(const struct kvr_group *g, char path[KVR_SHM_PATH])
 	return kvr_shm_lock(path, kvr_now() + LOCK_WAIT_NS);
 }
 
+int kvr_group_with_names(struct kvr_group *g, int (*fn)(void *arg), void *arg)
+{
+	char lock[KVR_SHM_PATH];
+	int fd = kvr_member_lock(g, lock), err;
+
+	if (fd < 0)
+		return fd;
+	if (kvr_shm_same(g->fd, g->path))
+		err = KVR_FAIL(
+			-ESTALE,
+			"group %s: %s is not epoch %llu's any more: another leader took over, "
+			"or it was removed",
+			g->name, g->path, (unsigned long long)g->header.epoch);
+	else
+		err = fn(arg);
+	kvr_shm_unlock(fd, lock);
+	return err;
+}
+
 int kvr_member_remove_pool(const struct kvr_group *g)
 {
 	char path[KVR_SHM_PATH];
@@ -180,14 +199,16 @@ int kvr_member_remove_pool(const struct kvr_group *g)
  */
 static void remove_names(struct kvr_group *g, int failed)
 {
+	uint64_t deadline = kvr_now() + LOCK_WAIT_NS;
 	char lock[KVR_SHM_PATH];
 	int fd;
 
+	kvr_member_path(g, KVR_SHM_LOCK, 0, lock);
 	do
-		fd = kvr_member_lock(g, lock);
-	while (fd == -EINTR);
+		fd = kvr_shm_lock(lock, deadline);
+	while (fd == -EINTR && kvr_now() < deadline);
 	/* No lock file in a full directory: then nobody else gets one either. */
-	if (fd == -ETIMEDOUT)
+	if (fd < 0 && fd != -ENOSPC)
 		return;
 	/* Unless the name is another's by now: then so is the pool's. */
 	if (!kvr_shm_same(g->fd, g->path)) {
@@ -214,9 +235,16 @@ static void leave_leader(struct kvr_group *g)
 	kvr_watcher_stop(g->watcher);
 }
 
+/* A child in a pid namespace of its own may have its parent's pid; one that was made by _Fork() or
+ * clone() is not counted. */
+static int is_inherited(const struct kvr_group *g)
+{
+	return g->forks != kvr_fork_generation() || g->pid != (uint32_t)getpid();
+}
+
 void kvr_group_abandon(struct kvr_group *g)
 {
-	if (g->rank == KVR_LEADER || !g->watcher || g->forks != kvr_fork_generation())
+	if (g->rank == KVR_LEADER || !g->watcher || is_inherited(g))
 		return;
 	kvr_store_release32(&g->proc->state, KVR_PROC_ABSENT); /* G1, pairs with G2 */
 	kvr_watcher_stop(g->watcher);
@@ -228,8 +256,7 @@ void kvr_group_close(struct kvr_group *g)
 {
 	if (!g)
 		return;
-	/* Not the pid: a child in a pid namespace of its own may have its parent's. */
-	if (g->forks != kvr_fork_generation()) {
+	if (is_inherited(g)) {
 		/* A forked child inherited the mappings, not the membership. */
 		kvr_watcher_forget(g->watcher);
 	} else if (g->rank == KVR_LEADER) {

@@ -175,7 +175,10 @@ static int old_fence(struct kvr_seg_takeover *t, const struct kvr_leader_page *l
 {
 	int err;
 
-	/* A taker before us may have died here; the name lock says that none lives. */
+	/* A taker before us got this far: what counts is said, and ranks may have drained to it. */
+	if (kvr_load_acquire(&t->new_epoch) == new_epoch) /* K2, pairs with K1 */
+		return 0;
+	/* One may have died in here; the name lock says that none lives. */
 	kvr_store_relaxed32(&t->closing, 0);
 	err = kvr_life_hold(&t->closing); /* N1, pairs with N2: it is an exchange */
 	if (err)

@@ -14,7 +14,8 @@
  *   word & OWNER_DIED   died
  *
  * L1 holder: compare-and-swap of the word, release    L2 peer: load-acquire of the word
- *   without it: a peer sees a live word beside an identity (pid, start time) not yet written
+ *   without it: a peer sees a leader's live word beside an identity (pid, start time) not yet
+ *   written. (A rank writes its own afterwards: its page is its own only then.)
  */
 #ifndef KVR_LIFE_H
 #define KVR_LIFE_H

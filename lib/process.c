@@ -164,8 +164,8 @@ static int await_end(int pidfd, const struct kvr_process *p, uint64_t deadline_n
 		return KVR_FAIL(-errno, "waiting for the end of process %u: %s", p->pid,
 				kvr_strerror(errno));
 	return KVR_FAIL(-ETIMEDOUT,
-			"process %u was killed and did not end in time: it hangs in the kernel, or "
-			"gives back much memory; wait longer",
+			"process %u was killed and did not end by the deadline: it hangs in the "
+			"kernel, or still gives back its memory; wait longer",
 			p->pid);
 }
 

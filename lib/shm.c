@@ -227,6 +227,18 @@ static int room_check(const char *dir, uint64_t bytes)
 	return 0;
 }
 
+/* Never 0, 1 or 2, however the program was started: what it prints would go into the file. */
+static int above_stdio(int fd)
+{
+	int high;
+
+	if (fd < 0 || fd > 2)
+		return fd;
+	high = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	close(fd);
+	return high;
+}
+
 /* A new file needs no bytes yet. */
 static const char *inode_hint(int err)
 {
@@ -241,7 +253,7 @@ int kvr_shm_create(const char *dir, uint64_t bytes)
 		dir = KVR_SHM_DIR;
 	if (bytes < 1 || bytes > INT64_MAX)
 		return KVR_FAIL(-EINVAL, "a file of %llu bytes in %s", (ull)bytes, dir);
-	fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	fd = above_stdio(open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
 	if (fd < 0)
 		return KVR_FAIL(-errno,
 				"cannot create a file in %s: %s; it must be a writable tmpfs (or "
@@ -307,7 +319,7 @@ int kvr_shm_open(const char *path, int writable, uint64_t *ret_bytes)
 {
 	/* O_NONBLOCK: a FIFO planted under the name must not make us wait. */
 	int flags = (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-	int fd = open(path, flags), err;
+	int fd = above_stdio(open(path, flags)), err;
 	struct stat st;
 
 	if (fd < 0) {
@@ -355,7 +367,8 @@ int kvr_shm_same(int fd, const char *path)
 /* Makes or opens the lock file. fd or -errno. */
 static int lock_open(const char *path)
 {
-	int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600), err;
+	int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+	int fd = above_stdio(open(path, flags, 0600)), err;
 	struct stat st;
 
 	if (fd < 0)

@@ -39,6 +39,7 @@ _Static_assert(sizeof(struct kvr_bell) == KVR_LINE, "the bell has its own lines"
  */
 #define GRACE_NS (10u * KVR_MS)
 #define GRACE_STEP_NS KVR_MS
+#define WATCH_AFTER_NS KVR_MS
 
 static void futex_wake_all(const uint32_t *word)
 {
@@ -75,19 +76,29 @@ static void watch_begin(const struct kvr_waiter *w, uint32_t seen, struct sleep_
 		ret->word[1 + i] = futex_of(w->watch[i], kvr_load_relaxed32(w->watch[i]));
 }
 
-/* futex_sleep() on all of them. */
+/*
+ * futex_sleep() on all of them. Queueing on many costs more than the sleep itself, so where rings
+ * follow each other closely it is the bell alone.
+ */
 static int watch_sleep(struct kvr_waiter *w, const struct sleep_on *on, uint64_t until_ns)
 {
+	uint64_t soon = kvr_now() + WATCH_AFTER_NS;
 	struct timespec until = kvr_timespec(until_ns);
-	long woken = syscall(SYS_futex_waitv, on->word, 1 + w->watches, 0, &until, CLOCK_MONOTONIC);
+	int err = soon < until_ns ? futex_sleep(&w->bell->seq, (uint32_t)on->word[0].val, soon)
+				  : ETIMEDOUT;
+	long woken;
+
+	if (err != ETIMEDOUT)
+		return err;
+	woken = syscall(SYS_futex_waitv, on->word, 1 + w->watches, 0, &until, CLOCK_MONOTONIC);
 
 	if (woken > 0) /* of all who sleep on the word of the dead the kernel wakes one */
 		futex_wake_all(w->watch[woken - 1]);
 	if (woken >= 0)
 		return 0;
-	if (errno != ENOSYS && errno != EPERM)
+	if (errno == EAGAIN || errno == ETIMEDOUT || errno == EINTR)
 		return errno;
-	w->watches = 0; /* not here: the back-stop finds out */
+	w->watches = 0; /* not in this kernel or sandbox: the back-stop finds out */
 	return EAGAIN;
 }
 

@@ -293,27 +293,72 @@ static int dying_taker(struct member *m)
 	return 1;
 }
 
+static enum kvr_point die_at;
+
 static void die_here(enum kvr_point at, uint32_t arg)
 {
 	(void)arg;
-	if (at == KVR_POINT_create_closing)
+	if (at == die_at)
 		raise(SIGKILL);
 }
 
-START_TEST(test_taker_that_dies_while_it_fences_harms_nothing)
+static void taker_dies(enum kvr_point at)
 {
-	struct member l, r, t;
-	struct report got;
+	struct member t;
 
-	stop_at = KVR_POINT_COUNT;
-	l = start(publisher, KVR_LEADER);
-	r = start(taker, 0);
+	die_at = at;
 	kvr_point_hook = die_here;
 	t = member_start(dying_taker, KVR_LEADER);
 	kvr_point_hook = NULL;
 	ck_assert_int_eq(WTERMSIG(test_reap(t.pid, 5000)), SIGKILL);
 	close(t.to);
 	close(t.from);
+}
+
+/* A taker that died later said what counts; the next one must not say otherwise. */
+START_TEST(test_a_second_taker_puts_up_no_other_fence)
+{
+	struct member l, r[2];
+	struct kvr_group *g;
+	struct report got;
+
+	opts.ranks = 2;
+	stop_at = KVR_POINT_publish_committed;
+	stop_after = 7;
+	l = start(publisher, KVR_LEADER);
+	r[0] = start(taker, 0);
+	r[1] = start(taker, 1);
+	member_tell(&l, 'g');
+	await_stopped(&l);
+	taker_dies(KVR_POINT_create_marked);
+	got = member_hears(&r[0]);
+	ck_assert_msg(got.rc == -ESTALE && got.epoch == 7, "%d %s", got.rc, got.why);
+	kill(l.pid, SIGCONT);
+	got = member_hears(&l);
+	ck_assert_msg(got.rc == -ESTALE, "%d %s", got.rc, got.why);
+	opts.takeover = KVR_TAKEOVER_FENCE;
+	g = create();
+	member_tell(&r[1], 'g');
+	got = member_hears(&r[1]);
+	ck_assert_msg(got.rc == -ESTALE && got.epoch == 7, "took %llu: %d %s",
+		      (unsigned long long)got.epoch, got.rc, got.why);
+	member_end(&r[0]);
+	member_end(&r[1]);
+	member_end(&l);
+	kvr_group_close(g);
+	ck_assert_int_eq(kvr_group_remove(name, dir), 0);
+}
+END_TEST
+
+START_TEST(test_taker_that_dies_while_it_fences_harms_nothing)
+{
+	struct member l, r;
+	struct report got;
+
+	stop_at = KVR_POINT_COUNT;
+	l = start(publisher, KVR_LEADER);
+	r = start(taker, 0);
+	taker_dies(KVR_POINT_create_closing);
 	member_tell(&l, 'g');
 	got = member_hears(&l);
 	ck_assert_msg(!got.rc, "%d %s", got.rc, got.why);
@@ -420,6 +465,7 @@ static Suite *make_suite(void)
 	tcase_add_test(t, test_fenced_leader_finds_out_and_spares_the_new_one);
 	tcase_add_test(t, test_nothing_counts_that_a_fenced_leader_does);
 	tcase_add_test(t, test_taker_that_dies_while_it_fences_harms_nothing);
+	tcase_add_test(t, test_a_second_taker_puts_up_no_other_fence);
 	tcase_add_test(t, test_next_epoch_names_the_reason_of_the_last);
 	tcase_add_test(t, test_fingerprint_names_what_differs);
 	tcase_add_test(t, test_bad_fingerprints_are_refused);

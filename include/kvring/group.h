@@ -59,8 +59,10 @@ struct kvr_group_opts {
 	const void *config;  /* leader: opaque bytes for the ranks (a layer above defines them) */
 	uint32_t config_len; /* at most 3072 */
 	uint32_t config_kind;
-	int event_fd;	   /* -1 (or 0), or an eventfd that the watcher feeds when the bell rings */
-	uint32_t takeover; /* leader: enum kvr_takeover */
+	/* -1 (or 0), or an eventfd that the watcher feeds when the bell rings; non-blocking, or
+	 * closing waits while it is full. */
+	int event_fd;
+	uint32_t takeover;	       /* leader: enum kvr_takeover */
 	uint64_t takeover_deadline_ns; /* leader: for KVR_TAKEOVER_KILL; 0: 5 s from now */
 };
 
@@ -69,7 +71,8 @@ struct kvr_group_opts {
  * stays, its segment is kept as retired: the last two; its waiters get -ESTALE; its pool file is
  * unlinked). -EBUSY: its leader lives (pid and state named). -EPROTO: the file under that name is
  * no segment of ours, or of another layout: nothing is touched. -ENOSPC with the bytes needed and
- * found.
+ * found. Also those of the system calls it takes, with a sentence: -EMFILE, -ENOMEM, -EAGAIN (no
+ * thread), -EIO (no /proc).
  */
 KVR_API int kvr_group_create(const char *name, const struct kvr_group_opts *opts,
 			     struct kvr_group **ret_group);
@@ -79,8 +82,9 @@ KVR_API int kvr_group_create(const char *name, const struct kvr_group_opts *opts
  * At once: -EPROTO: incompatible, both values named; -EPERM: not this user's; -EBUSY: a living
  * process has that rank; -EINVAL: the group has no such rank; -EINTR: a signal handler ran.
  * At the deadline, since a next epoch would have helped: -ETIMEDOUT: absent; -EOWNERDEAD: its
- * leader is dead; -EBUSY: that rank died or left in this epoch (a rank attaches once an epoch); the
- * cause of an epoch that its leader declared over.
+ * leader is dead; -EBUSY: that rank died or left in this epoch (a rank attaches once an epoch);
+ * -ESTALE: taken over, and the new epoch is not there yet; the cause of an epoch that its leader
+ * declared over.
  */
 KVR_API int kvr_group_attach(const char *name, uint32_t rank, const struct kvr_group_opts *opts,
 			     uint64_t deadline_ns, struct kvr_group **ret_group);
@@ -102,9 +106,13 @@ KVR_API int kvr_group_remove(const char *name, const char *dir);
 
 /*
  * 0 while all is well; else why waiting makes no sense, with a sentence that names who: -EOWNERDEAD
- * (the leader died, or the leader declared a rank dead), -ESTALE (newer epoch), -ESHUTDOWN. The
- * first call of a leader after a rank's death declares the epoch over, so that all ranks learn it;
+ * (the leader died, or the leader declared a rank dead), -ESTALE (newer epoch), -ESHUTDOWN, the
+ * cause of kvr_group_fail(), -EBADMSG (a page of the leader's was overwritten), -EINVAL (a forked
+ * child). A leader's call that follows a rank's death (by less than a millisecond; by 100 ms where
+ * the kernel has no futex_waitv()) declares the epoch over, so that all ranks learn it;
  * kvr_channels_publish() makes it, too, as does the connector's engine without being asked.
+ * While another leader takes over, which takes microseconds unless it is stopped then, a rank's
+ * call returns 0 whatever happened: first must be known what counts.
  */
 KVR_API int kvr_group_check(struct kvr_group *group);
 
