@@ -208,10 +208,10 @@ KVR_API int kvr_connector_check_completed(struct kvr_connector *c, enum kvr_tick
 					  uint64_t *ret_tick);
 
 /*
- * The good end. Leader: lets operations in flight end, tells what ended at a last tick, announces
- * the end, waits for the ranks of other processes to leave. Rank: waits for the announcement, which
- * comes after everything published before. 0, or -ETIMEDOUT naming what did not end. Close
- * afterwards in any case.
+ * The good end. Leader: lets operations in flight end, tells the ranks what ended at a last tick
+ * (this caller asks before, with check_completed), announces the end, waits for the ranks of other
+ * processes to leave. Rank: waits for the announcement, which comes after everything published
+ * before. 0, or -ETIMEDOUT naming what did not end. Close afterwards in any case.
  */
 KVR_API int kvr_connector_shutdown(struct kvr_connector *c, uint64_t deadline_ns);
 /* Drops the handle. Leader without shutdown: operations in flight are lost; nothing that was
