@@ -61,9 +61,11 @@ TOOLS     := $(foreach t,$(TOOLS),$(if $($(t)_SRC),$(t)))
 TOOL_BIN  := $(TOOLS:%=$(B)/%)
 
 # Adding a test, a stress program or a bench is adding a file. Other files in tests/ and bench/
-# are helpers, linked into every program of their directory.
+# are helpers, linked into every program of their directory; tests/stress_NAME_*.c into that one.
 TEST_BIN   := $(patsubst %.c,$(B)/%,$(wildcard tests/test_*.c))
-STRESS_BIN := $(patsubst %.c,$(B)/%,$(wildcard tests/stress_*.c))
+STRESS_ALL := $(wildcard tests/stress_*.c)
+STRESS_SRC := $(filter-out $(STRESS_ALL:.c=_%.c),$(STRESS_ALL))
+STRESS_BIN := $(STRESS_SRC:%.c=$(B)/%)
 TEST_OBJ   := $(call objs,$(filter-out tests/test_% tests/stress_%,$(wildcard tests/*.c)))
 BENCH_SRC  := $(wildcard bench/bench_*.c)
 BENCH_BIN  := $(subst _,-,$(BENCH_SRC:bench/%.c=$(B)/%))
@@ -71,7 +73,7 @@ BENCH_CXX  := $(patsubst %.cc,$(B)/%.o,$(wildcard bench/*.cc))
 BENCH_OBJ  := $(call objs,$(filter-out bench/bench_%,$(wildcard bench/*.c))) $(BENCH_CXX)
 T_TEST     := $(call chosen,tests/test_,.c)
 T_PY       := $(call chosen,tests/test_,.py)
-T_STRESS   := $(call chosen,tests/stress_,.c)
+T_STRESS   := $(filter $(STRESS_SRC),$(call chosen,tests/stress_,.c))
 T_BENCH    := $(call chosen,bench/bench_,.c)
 T_MODEL    := $(call chosen,tests/model/,.sh)
 
@@ -148,9 +150,10 @@ $(TOOL_BIN) $(BENCH_BIN): $(STATIC)
 	$(call say,LD,$@)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(STATIC) $(LIBS) -lm
 
+$(foreach s,$(STRESS_SRC),$(eval $(s:%.c=$(B)/%): $(call objs,$(wildcard $(s:.c=_*.c)))))
 $(TEST_BIN) $(STRESS_BIN): %: %.o $(TEST_OBJ) $(STATIC)
 	$(call say,LD,$@)
-	$(Q)$(LINK) -o $@ $< $(TEST_OBJ) $(STATIC) $(CHK_LD) $(LIBS)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(STATIC) $(CHK_LD) $(LIBS)
 
 $(FUZZ_SRC:%.c=$(B)/%): %: %.o $(STATIC)
 	$(call say,LD,$@)
