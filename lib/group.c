@@ -158,10 +158,24 @@ static int check_stale(const struct kvr_group *g, uint64_t new_epoch)
 	return kvr_fail_more(-ESTALE, "; close this handle and attach again");
 }
 
-/* Another leader takes over, and has not said yet what counts. */
+/* Another leader takes over, and has not said yet what counts. Who it is, it said before. */
 static int is_closing(const struct kvr_group *g)
 {
-	return kvr_life_peek(&g->takeover->closing) == KVR_LIFE_ALIVE; /* N2, pairs with N1 */
+	return kvr_life_peek(&g->takeover->closing) == KVR_LIFE_ALIVE && /* N2, pairs with N1 */
+	       kvr_load_relaxed32(&g->takeover->pid);
+}
+
+/* Nobody would ever say what counts: all would wait for ever. */
+static int check_closing(const struct kvr_group *g)
+{
+	uint32_t closing = kvr_load_acquire32(&g->takeover->closing); /* N2, pairs with N1 */
+
+	if (!closing || kvr_load_relaxed32(&g->takeover->pid))
+		return 0;
+	return KVR_FAIL(-EBADMSG,
+			"group %s: closing of the takeover page is %#x, 0 is possible without the "
+			"pid of a taker: it was overwritten; close this handle",
+			g->name, closing);
 }
 
 /* How much of `seen`, a count of the leader's, still counts. */
@@ -273,6 +287,9 @@ int kvr_group_check(struct kvr_group *g)
 		return err;
 	if (new_epoch)
 		return check_stale(g, new_epoch);
+	err = check_closing(g);
+	if (err)
+		return err;
 	if (g->rank == KVR_LEADER && g->watcher && kvr_watcher_deaths(g->watcher))
 		look_at_ranks(g);
 	/* Whatever ended it: first must be known up to where all drain. */

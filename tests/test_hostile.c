@@ -386,7 +386,7 @@ START_TEST(test_fence_is_no_impossible_watermark)
 	publish_n(5);
 	take_n(&r[0], 2);
 	r[0].c->whole = 1u << KVR_CH_USER0;
-	t->ns = test_now_ns();
+	t->pid = 1;
 	t->closing = 1;
 	ck_assert_int_eq(take(&r[0], &m), -EAGAIN);
 	ck_assert_int_eq(kvr_channels_lost(r[0].c, KVR_CH_USER0), 0);
@@ -395,6 +395,23 @@ START_TEST(test_fence_is_no_impossible_watermark)
 	must(take(&r[0], &m));
 	ck_assert_int_eq(take(&r[0], &m), -ESTALE);
 	ck_assert_int_eq(kvr_channels_lost(r[0].c, KVR_CH_USER0), 0);
+}
+END_TEST
+
+/* A taker says who it is before it hides anything. */
+START_TEST(test_fence_of_nobody_is_named)
+{
+	struct kvr_seg_takeover *t = (void *)(wild + l.g->layout.takeover);
+	struct kvr_message m;
+
+	publish_n(2);
+	take_n(&r[0], 1);
+	t->closing = 7u << (8 * _i);
+	must(take(&r[0], &m)); /* it hides nothing */
+	ck_assert_int_eq(take_until(&r[0], 60000, &m), -EBADMSG);
+	explained(kvr_explain(), numbered("closing of the takeover page is %#llx", t->closing),
+		  "pid", NULL);
+	ck_assert_int_eq(publish(&l, 0, KVR_TAG_USER, 1, "x", 2), -EBADMSG);
 }
 END_TEST
 
@@ -506,6 +523,7 @@ static Suite *suite(void)
 	tcase_add_test(t, test_impossible_message_behind_a_mismatch);
 	tcase_add_test(t, test_recorders_and_bells_are_not_believed);
 	tcase_add_test(t, test_fence_is_no_impossible_watermark);
+	tcase_add_loop_test(t, test_fence_of_nobody_is_named, 0, 4);
 	suite_add_tcase(s, t);
 	t = tcase_create("words of a rank");
 	tcase_add_checked_fixture(t, open_sides, close_sides);
