@@ -340,8 +340,9 @@ static int wait_ready(void *arg)
 		/* Once more: what it finished between that look and its end must not be lost. */
 		if (bad)
 			end = w->ready(w->arg);
-		if (!end)
-			end = bad;
+		/* That look may have set a sentence of its own. */
+		if (bad && !end)
+			end = kvr_group_check(w->g);
 	}
 	w->ended = end;
 	return end;
