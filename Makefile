@@ -155,9 +155,11 @@ $(TEST_BIN) $(STRESS_BIN): %: %.o $(TEST_OBJ) $(STATIC)
 	$(call say,LD,$@)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(STATIC) $(CHK_LD) $(LIBS)
 
+# What ring-dump prints is fuzzed, too.
+$(B)/tests/fuzz/fuzz_dump: $(call objs,$(filter tools/dump_%,$(ring-dump_SRC)))
 $(FUZZ_SRC:%.c=$(B)/%): %: %.o $(STATIC)
 	$(call say,LD,$@)
-	$(Q)$(LINK) -fsanitize=fuzzer -o $@ $< $(STATIC) $(LIBS)
+	$(Q)$(LINK) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(STATIC) $(LIBS)
 
 # From an archive, so that helpers are linked where they are used: some need libraries that are not
 # there for the other machine.
