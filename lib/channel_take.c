@@ -307,6 +307,10 @@ static int polled(struct want *w)
 		err = ready(w);
 	else if (!(++w->c->inbox[w->channel].polls % POLLS))
 		err = kvr_channels_lost(w->c, w->channel);
+	/* Again, as a fence may have begun to go up, which hides what was finished; and that look
+	 * may have set a sentence of its own. */
+	if (end && !err)
+		end = kvr_group_check(w->c->g);
 	if (err)
 		return err;
 	return end ? end : -EAGAIN;

@@ -59,7 +59,9 @@ KVR_API int kvr_channels_publish(struct kvr_channels *channels, uint32_t channel
 
 /*
  * Rank: the next message of a channel, waiting until the deadline; a deadline of 0 polls. It is
- * given back to the ring by the next call on this channel. 0; -ETIMEDOUT (-EAGAIN when polling);
+ * given back to the ring by the next call on this channel. 0; -ETIMEDOUT (-EAGAIN when polling,
+ * also while another leader takes over, which hides what is there for some microseconds: who drains
+ * goes on until the call says why the epoch is over);
  * -EBADMSG: what is in the ring no leader wrote, or what the leader published is not there. Then
  * the channel is out of use, and later calls repeat the first sentence; ...
  */
