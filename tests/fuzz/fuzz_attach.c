@@ -168,6 +168,8 @@ static void leader_set(struct script *s, int fd)
 		seg_put(fd, state, 4, KVR_PROC_FAILED);
 	if (how % 8 == 5)
 		seg_put(fd, layout.takeover, 8, how);
+	if (how >= 0xe0) /* the last epochs there can be */
+		seg_put(fd, offsetof(struct kvr_seg_header, epoch), 8, UINT64_MAX - how / 8 % 2);
 }
 
 /* A pool that belongs to the segment, as far as its configuration is possible, and nearly so. */
@@ -217,10 +219,17 @@ static void pool_make(struct script *s)
 /* Half of the changes are where an attacher looks first. */
 static void change(struct script *s, int fd)
 {
-	if (script_u8(s) % 2)
-		seg_change(s, &layout, fd);
-	else
+	switch (script_u8(s) % 4) {
+	case 0:
 		seg_change_at(s, fd, SEG_ONE_OF(s, seg_header_fields));
+		break;
+	case 1:
+		seg_change_at(s, fd, SEG_ONE_OF(s, seg_config_fields));
+		break;
+	default:
+		seg_change(s, &layout, fd);
+		break;
+	}
 }
 
 static void segment_make(struct script *s)

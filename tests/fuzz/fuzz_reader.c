@@ -103,20 +103,30 @@ static void lead_answer(struct script *s)
 	answer(s, &o, how % 2, how / 2 % 4, script_u8(s));
 }
 
-static void lead_lookup(struct script *s)
+/* A hit, or one in which a number is another. */
+static void found(struct script *s, const struct kvr_request *r)
 {
 	uint8_t how = script_u8(s);
-	struct kvr_request r = any_request(s);
-	struct kvr_wire_lookup m = { how % 4, how / 4 % 4, 0, 0 };
+	struct kvr_wire_lookup m = { .blocks = 1 + how % KEYS, .host = how / 4 % 2 };
 	uint32_t len = sizeof m;
 
-	if (how >= 0xc0) {
+	if (how >= 0xa0 && how < 0xc0)
 		m.blocks = (uint32_t)seg_value(s, m.blocks);
-		m.host = (uint32_t)seg_value(s, m.host);
+	m.nvme = m.blocks - m.host;
+	if (how >= 0xc0 && how < 0xd8)
 		m.status = (int32_t)seg_value(s, 0);
-		len -= how >= 0xf8;
-	}
-	lead_publish(s, KVR_CH_LOOKUP, 1, KVR_TAG_LOOKUP_RESULT, &r, &m, len);
+	if (how >= 0xd8 && how < 0xf0)
+		m.host = (uint32_t)seg_value(s, m.host);
+	if (how >= 0xf0)
+		len -= script_u8(s) % len;
+	lead_publish(s, KVR_CH_LOOKUP, 1, KVR_TAG_LOOKUP_RESULT, r, &m, len);
+}
+
+static void lead_lookup(struct script *s)
+{
+	struct kvr_request r = any_request(s);
+
+	found(s, &r);
 }
 
 static void completion(struct script *s, const struct op *o, uint8_t how)
@@ -529,6 +539,10 @@ static void story_load(struct script *s)
 	uint8_t how = script_u8(s);
 	uint32_t count = 1 + how % 3;
 
+	if (how / 4 % 2) {
+		found(s, &o.r);
+		conn_lookup(s, &o.r);
+	}
 	answer(s, &o, 0, count, how < 0x80 ? 0 : script_u8(s));
 	maybe(s);
 	conn_load_begin(s, &o.r);

@@ -142,43 +142,29 @@ struct seg_place {
 	}
 
 static const struct seg_place seg_header_fields[] = {
-	SEG_FIELD(kvr_seg_header, ranks),
-	SEG_FIELD(kvr_seg_header, ring_bytes),
-	SEG_FIELD(kvr_seg_header, ops),
-	SEG_FIELD(kvr_seg_header, events),
-	SEG_FIELD(kvr_seg_header, total_bytes),
-	SEG_FIELD(kvr_seg_header, epoch),
-	SEG_FIELD(kvr_seg_header, config_len),
-	SEG_FIELD(kvr_seg_header, config_kind),
-	SEG_FIELD(kvr_seg_header, channels),
-	SEG_FIELD(kvr_seg_header, incompat),
-	SEG_FIELD(kvr_seg_header, compat),
-	SEG_FIELD(kvr_seg_header, magic),
-	SEG_FIELD(kvr_seg_header, version),
-	SEG_FIELD(kvr_seg_header, header_bytes),
-	SEG_FIELD(kvr_seg_header, layout_hash),
-	SEG_FIELD(kvr_seg_header, uuid),
-	SEG_FIELD(kvr_seg_header, boot_id),
-	SEG_FIELD(kvr_seg_header, created_ns),
-	SEG_FIELD(kvr_seg_header, pid),
-	SEG_FIELD(kvr_seg_header, start_time),
-	SEG_FIELD(kvr_seg_header, tag_hash),
-	SEG_FIELD(kvr_seg_header, library),
-	SEG_FIELD(kvr_seg_header, library[16]),
-	SEG_FIELD(kvr_seg_header, name),
-	SEG_FIELD(kvr_seg_header, name[40]),
-	SEG_FIELD(kvr_seg_header, model.name),
-	SEG_FIELD(kvr_seg_header, model.dtype),
-	SEG_FIELD(kvr_seg_header, model.revision),
-	SEG_FIELD(kvr_seg_header, model.layers),
-	SEG_FIELD(kvr_seg_header, model.flags),
-	SEG_FIELD(kvr_seg_header, space),
-	SEG_FIELD(kvr_seg_header, setup),
-	SEG_FIELD(kvr_seg_header, page),
-	SEG_FIELD(kvr_seg_header, reserved0),
-	SEG_FIELD(kvr_seg_header, setup[8]),
-	SEG_FIELD(kvr_seg_header, setup[496]),
+	SEG_FIELD(kvr_seg_header, ranks),	 SEG_FIELD(kvr_seg_header, ring_bytes),
+	SEG_FIELD(kvr_seg_header, ops),		 SEG_FIELD(kvr_seg_header, events),
+	SEG_FIELD(kvr_seg_header, total_bytes),	 SEG_FIELD(kvr_seg_header, epoch),
+	SEG_FIELD(kvr_seg_header, config_len),	 SEG_FIELD(kvr_seg_header, config_kind),
+	SEG_FIELD(kvr_seg_header, channels),	 SEG_FIELD(kvr_seg_header, incompat),
+	SEG_FIELD(kvr_seg_header, compat),	 SEG_FIELD(kvr_seg_header, magic),
+	SEG_FIELD(kvr_seg_header, version),	 SEG_FIELD(kvr_seg_header, header_bytes),
+	SEG_FIELD(kvr_seg_header, layout_hash),	 SEG_FIELD(kvr_seg_header, uuid),
+	SEG_FIELD(kvr_seg_header, boot_id),	 SEG_FIELD(kvr_seg_header, created_ns),
+	SEG_FIELD(kvr_seg_header, pid),		 SEG_FIELD(kvr_seg_header, start_time),
+	SEG_FIELD(kvr_seg_header, tag_hash),	 SEG_FIELD(kvr_seg_header, library),
+	SEG_FIELD(kvr_seg_header, library[16]),	 SEG_FIELD(kvr_seg_header, name),
+	SEG_FIELD(kvr_seg_header, name[40]),	 SEG_FIELD(kvr_seg_header, model.name),
+	SEG_FIELD(kvr_seg_header, model.dtype),	 SEG_FIELD(kvr_seg_header, model.revision),
+	SEG_FIELD(kvr_seg_header, model.layers), SEG_FIELD(kvr_seg_header, model.flags),
+	SEG_FIELD(kvr_seg_header, space),	 SEG_FIELD(kvr_seg_header, setup),
+	SEG_FIELD(kvr_seg_header, page),	 SEG_FIELD(kvr_seg_header, reserved0),
+	SEG_FIELD(kvr_seg_header, setup[8]),	 SEG_FIELD(kvr_seg_header, setup[496]),
 	SEG_FIELD(kvr_seg_header, checksum),
+};
+
+/* The connector's part of the header. */
+static const struct seg_place seg_config_fields[] = {
 	SEG_CONFIG(version),
 	SEG_CONFIG(max_blocks),
 	SEG_CONFIG(pool_slots),
@@ -309,7 +295,8 @@ static inline struct seg_place seg_pick(struct script *s, const struct kvr_layou
 
 	switch (how % 16) {
 	case 0:
-		return SEG_ONE_OF(s, seg_header_fields);
+		return script_u8(s) % 4 ? SEG_ONE_OF(s, seg_header_fields)
+					: SEG_ONE_OF(s, seg_config_fields);
 	case 1:
 		return seg_at(l->takeover, SEG_ONE_OF(s, seg_takeover_fields));
 	case 2:
