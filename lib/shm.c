@@ -56,9 +56,9 @@ void kvr_shm_sibling(char ret_path[KVR_SHM_PATH], const char *segment, enum kvr_
 	memmove(ret_path, segment, len);
 	ret_path[len] = 0;
 	if (kind == KVR_SHM_POOL)
-		strcpy(ret_path + len, ".pool");
+		memcpy(ret_path + len, ".pool", sizeof ".pool");
 	else if (kind == KVR_SHM_LOCK)
-		strcpy(ret_path + len, ".lock");
+		memcpy(ret_path + len, ".lock", sizeof ".lock");
 	else if (kind == KVR_SHM_RETIRED)
 		snprintf(ret_path + len, SUFFIX_MAX, ".%llu", (ull)epoch);
 }

@@ -37,7 +37,7 @@ export CK_VERBOSITY CK_DEFAULT_TIMEOUT CK_TIMEOUT_MULTIPLIER
 # Check forks each test, and a test forks ranks that start threads: TSan stops those by default.
 ASAN_OPTIONS=detect_leaks=1:${ASAN_OPTIONS:-}
 UBSAN_OPTIONS=print_stacktrace=1:${UBSAN_OPTIONS:-}
-TSAN_OPTIONS=die_after_fork=0:second_deadlock_stack=1:${TSAN_OPTIONS:-}
+TSAN_OPTIONS=die_after_fork=0:second_deadlock_stack=1:atexit_sleep_ms=50:${TSAN_OPTIONS:-}
 export ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
 
 # gcc 12's and clang 14's TSan cannot place its shadow when the kernel randomises mappings by more
