@@ -16,8 +16,8 @@
 #include "segment.h"
 
 #define RANKS 2u
-#define SLOTS 3u
-#define KEYS 4u
+#define SLOTS 4u
+#define KEYS 4u /* one more than an operation can have */
 #define HANG_NS (5 * KVR_SEC)
 
 static struct side {
@@ -29,6 +29,7 @@ static struct side {
 	uint64_t begun, ended; /* operations */
 	uint32_t millis;       /* how long the waits of this input may still last */
 	int patience;	       /* in how many waits it may still be in vain */
+	int strange;	       /* acknowledgements were not only those of a story */
 	int tired; /* a call took long: a refusal, which ranks that read nothing must get */
 } g;
 
@@ -167,6 +168,7 @@ static void rank_pool(struct script *s)
 
 static void rank_step(struct script *s)
 {
+	g.strange = 1;
 	switch (script_u8(s) % 16) {
 	case 0:
 		rank_goes(s);
@@ -275,7 +277,8 @@ static void lead_lookup(struct script *s, const struct kvr_request *r)
 	must(rc <= 0 && hit.blocks <= n && hit.host + hit.nvme == hit.blocks);
 }
 
-static void lead_store_begin(struct script *s, const struct kvr_request *r)
+/* Returns what the call returned. */
+static int store_begin(struct script *s, const struct kvr_request *r)
 {
 	uint32_t n = script_u8(s) % (KEYS + 1), covered = 0;
 	uint64_t deadline = any_deadline(s);
@@ -288,12 +291,19 @@ static void lead_store_begin(struct script *s, const struct kvr_request *r)
 	rc = call_end(deadline + 2 * KVR_SEC,
 		      kvr_connector_store_begin(g.c, r, g.keys, n, deadline, b, KEYS, &covered));
 	must(rc <= (int)n && covered <= n && rc <= (int)covered);
+	must(covered <= kvr_connector_max_blocks(g.c));
 	check_blocks(b, rc, n);
 	g.begun += rc >= 0;
 	free(b);
+	return rc;
 }
 
-static void lead_load_begin(struct script *s, const struct kvr_request *r)
+static void lead_store_begin(struct script *s, const struct kvr_request *r)
+{
+	store_begin(s, r);
+}
+
+static int load_begin(struct script *s, const struct kvr_request *r)
 {
 	uint32_t n = script_u8(s) % (KEYS + 1);
 	uint64_t deadline = any_deadline(s);
@@ -304,6 +314,12 @@ static void lead_load_begin(struct script *s, const struct kvr_request *r)
 	rc = call_end(deadline + 2 * KVR_SEC, kvr_connector_load_begin(g.c, r, n, deadline));
 	must(rc <= (int)n);
 	g.begun += rc > 0;
+	return rc;
+}
+
+static void lead_load_begin(struct script *s, const struct kvr_request *r)
+{
+	load_begin(s, r);
 }
 
 static void lead_load_wait(struct script *s, const struct kvr_request *r)
@@ -396,58 +412,83 @@ static uint32_t newest(void)
 	return (uint32_t)((g.begun - 1) % SEG_OPS);
 }
 
-/* Both ranks acknowledge the newest operation, nearly always. */
-static void tell(struct script *s, enum kvr_ack code, uint32_t value)
+/*
+ * Both ranks acknowledge the newest operation, nearly always, each with a number of blocks. Returns
+ * how many of them can be good at most.
+ */
+static int tell(struct script *s, enum kvr_ack code, int first, int second)
 {
 	uint8_t how = script_u8(s);
-	uint32_t entry = newest();
+	uint32_t entry = newest(), gen = gen_of(entry), bit = 0;
 
 	if (how >= 0xe0)
 		rank_step(s);
-	if (how < 0xf0)
-		ack(3, entry, kvr_word(gen_of(entry), how < 0xd0 ? code : how % 5, value));
+	else if (how >= 0xd0)
+		code = how % 6;
+	if (how >= 0xd8 && how < 0xe0)
+		first = script_u16(s);
+	if (how >= 0xb0 && how < 0xd0)
+		bit = 1u << script_u8(s) % 24;
+	g.strange |= how >= 0xb0;
+	if (how >= 0xf0)
+		return KEYS;
+	ack(1, entry, kvr_word(gen, code, (uint32_t)first ^ bit));
+	ack(2, entry, kvr_word(gen, code, (uint32_t)second));
+	if (g.strange)
+		return KEYS;
+	return second < first ? second : first;
 }
 
 /* Waits for the engine's thread, which needs no time unless something is wrong. */
-static void await(struct script *s, const struct kvr_request *r, int load, uint32_t stage)
+static void await_host(struct script *s, const struct kvr_request *r)
 {
 	uint64_t deadline = g.patience ? kvr_now() + 5 * KVR_MS : 1;
-	struct kvr_block b[KEYS];
 	int rc;
 
 	call_begin(s);
-	if (load)
-		rc = kvr_connector_load_wait(g.c, r, g.keys, deadline, b, KEYS);
-	else
-		rc = kvr_connector_wait_store(g.c, r, (enum kvr_stage)stage, deadline);
-	must(call_end(deadline, rc) <= (int)KEYS);
-	if (load)
-		check_blocks(b, rc, KEYS);
+	rc = kvr_connector_wait_store(g.c, r, KVR_STAGE_HOST, deadline);
+	must(call_end(deadline, rc) <= 0);
+	g.patience -= rc == -ETIMEDOUT && g.patience;
+}
+
+static void await_votes(struct script *s, const struct kvr_request *r, int most)
+{
+	uint64_t deadline = g.patience ? kvr_now() + 5 * KVR_MS : 1;
+	uint8_t how = script_u8(s);
+	uint32_t room = how < 0xc0 ? KEYS : how % KEYS;
+	struct kvr_block *b = malloc(room * sizeof *b);
+	int rc;
+
+	must(b);
+	call_begin(s);
+	rc = call_end(deadline, kvr_connector_load_wait(g.c, r, g.keys, deadline, b, room));
+	must(rc <= (int)room && (rc <= most || g.strange));
+	check_blocks(b, rc, KEYS);
+	free(b);
 	g.patience -= rc == -ETIMEDOUT && g.patience;
 }
 
 static void story(struct script *s, const struct kvr_request *r)
 {
-	uint64_t before = g.begun;
+	int n = store_begin(s, r), votes[2];
 	uint8_t how = script_u8(s);
 
-	lead_store_begin(s, r);
-	if (g.begun == before)
+	if (n < 0)
 		return;
-	tell(s, KVR_ACK_COPIED, KEYS);
-	await(s, r, 0, KVR_STAGE_HOST);
+	tell(s, KVR_ACK_COPIED, n, n);
+	await_host(s, r);
 	if (how % 4 == 0)
 		lead_tick(s, r);
 	lead_lookup(s, r);
-	before = g.begun;
-	lead_load_begin(s, r);
-	if (g.begun == before)
+	n = load_begin(s, r);
+	if (n <= 0)
 		return;
-	tell(s, KVR_ACK_VERIFIED, how < 0xc0 ? KEYS : how % 8);
-	await(s, r, 1, 0);
+	votes[0] = how < 0xc0 ? n : how % (n + 1);
+	votes[1] = how < 0xc0 ? n : how / 8 % (n + 1);
+	await_votes(s, r, tell(s, KVR_ACK_VERIFIED, votes[0], votes[1]));
 	if (how % 4 == 1)
 		lead_store_begin(s, r);
-	tell(s, KVR_ACK_DONE, KEYS);
+	tell(s, KVR_ACK_DONE, votes[0], votes[1]);
 	lead_tick(s, r);
 }
 
@@ -480,6 +521,7 @@ static void leader_open(void)
 	g.begun = g.ended = 0;
 	g.millis = 3;
 	g.patience = 1;
+	g.strange = 0;
 	g.tired = 0;
 	ranks_come();
 }

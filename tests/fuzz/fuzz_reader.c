@@ -528,9 +528,13 @@ static void tell(struct script *s, const struct op *o, uint32_t stage, uint32_t 
 	uint8_t how = script_u8(s);
 
 	if (stage >= KVR_STAGE_FAILED)
-		value = KVR_STAGE_COPIED << 16 | EIO;
-	if (how < 0xe0)
-		peer_op(o, stage, how < 0xc0 ? value : script_u32(s));
+		value = KVR_STAGE_COPIED << 16 | (how % 4 ? EIO : how % 8 * 1250u); /* 0, 5000 */
+	if (how >= 0xd8)
+		value = script_u32(s);
+	else if (how >= 0xc0)
+		value ^= 1u << script_u8(s) % 24;
+	if (how < 0xf0)
+		peer_op(o, stage, value);
 }
 
 static void story_load(struct script *s)
@@ -553,6 +557,11 @@ static void story_load(struct script *s)
 	maybe(s);
 	conn_load_wait(s, &o.r);
 	maybe(s);
+	if (how >= 0xf0) { /* the same answer again, with fewer blocks */
+		answer(s, &o, 0, count > 1 ? count - 1 : 1, 0);
+		conn_load_begin(s, &o.r);
+		conn_load_wait(s, &o.r);
+	}
 	conn_load_done(s, &o.r);
 	tell(s, &o, KVR_STAGE_DONE, count);
 	completion(s, &o, script_u8(s));

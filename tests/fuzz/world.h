@@ -114,9 +114,12 @@ static inline void peer_message(struct script *s, uint32_t rank, uint32_t channe
 		uint32_t tag, seq;
 		struct kvr_msg_head head;
 	} m;
-	uint32_t len = script_u8(s) % 120;
+	uint32_t len = script_u8(s);
 
-	len = len < 100 ? (uint32_t)sizeof m.head + len % 81 : (uint32_t)script_delta(s);
+	/* Nearly always what a message may have; else a little more, or less than a head. */
+	len = len < 0xe0   ? (uint32_t)sizeof m.head + len % 81
+	      : len < 0xf0 ? SEG_RING / 8 - KVR_RING_HEADER + len % 16 * len % 64
+			   : (uint32_t)script_delta(s);
 	m.word = pos << 32 | 1ull << 31 | (len & 0x7fffffff);
 	m.tag = channel < KVR_CH_USER0 ? 1 + channel % 4u
 				       : (uint32_t)KVR_TAG_USER + script_u8(s) % 3;
@@ -179,9 +182,35 @@ static inline void peer_pool(struct script *s)
 	memcpy(w.pool_shadow + off, &v, sizeof v);
 }
 
+/* How an epoch ends, or looks as if it did: the leader's state and word, a cause, a successor. */
+static inline void peer_end(struct script *s)
+{
+	static const uint32_t lives[] = { 4711, 0, FUTEX_OWNER_DIED, FUTEX_OWNER_DIED | 4711 };
+	uint64_t leader = w.l.leader, next = w.group[LEAD]->header.epoch + 1;
+	uint8_t how = script_u8(s);
+	uint32_t state = how / 4 % 5;
+	int32_t cause = how < 0x80 ? -EIO : (int32_t)seg_value(s, 0);
+
+	if (how % 4 == 0) {
+		peer_word(w.l.takeover, how < 0xe0 ? next : script_u64(s));
+		return;
+	}
+	peer_store(leader + offsetof(struct kvr_proc, cause), &cause, sizeof cause);
+	peer_store(leader + offsetof(struct kvr_proc, state), &state, sizeof state);
+	if (how % 4 == 1)
+		peer_store(leader + offsetof(struct kvr_proc, life), &SEG_ONE_OF(s, lives),
+			   sizeof lives[0]);
+}
+
 static inline void peer_step(struct script *s)
 {
-	switch (script_u8(s) % 8) {
+	uint8_t how = script_u8(s);
+
+	if (how >= 0xf8) { /* rarely: most of what comes after it is refused */
+		peer_end(s);
+		return;
+	}
+	switch (how % 8) {
 	case 0:
 		peer_op_word(s);
 		break;
@@ -280,6 +309,7 @@ static inline void check_known(void)
 	const struct kvr_rank_ops *k = &w.c->known;
 	uint32_t i;
 
+	must(k->tail - k->head <= k->pending_mask + 1);
 	for (i = 0; i < k->capacity; i++)
 		if (k->ops[i].used)
 			must(k->ops[i].entry < SEG_OPS && k->ops[i].good <= k->ops[i].n &&
