@@ -59,6 +59,7 @@ static int lead_group(struct kvr_connector *c, const char *name, const struct kv
 				     .ring_bytes = ring,
 				     .ops = o->ops,
 				     .events = o->events,
+				     .bulk_bytes = o->bulk_bytes,
 				     .model = o->model,
 				     .setup = o->setup,
 				     .takeover = o->takeover,

@@ -27,6 +27,7 @@ _Static_assert(KVR_RING_CTL == 128, "kvr_layout_ring() has it as a number");
 #define RING_BYTES 131072u
 #define OPS 1024u
 #define EVENTS 1024u
+#define BULK_BYTES 1048576u
 
 typedef unsigned long long ull;
 
@@ -41,7 +42,8 @@ static int header_fill(struct kvr_group *g, const struct kvr_group_opts *o)
 	struct kvr_process self;
 	int err = kvr_layout_init(&g->layout, kvr_shm_page(), o->ranks,
 				  or_default(o->ring_bytes, RING_BYTES), or_default(o->ops, OPS),
-				  or_default(o->events, EVENTS));
+				  or_default(o->events, EVENTS),
+				  or_default(o->bulk_bytes, BULK_BYTES));
 
 	if (err)
 		return kvr_fail_more(err, " (group options)");
@@ -62,6 +64,7 @@ static int header_fill(struct kvr_group *g, const struct kvr_group_opts *o)
 	h->ring_bytes = g->layout.ring_bytes;
 	h->ops = g->layout.ops;
 	h->events = g->layout.events;
+	h->bulk_bytes = g->layout.bulk_bytes;
 	h->channels = KVR_CHANNELS;
 	h->tag_hash = kvr_tag_hash();
 	snprintf(h->library, sizeof h->library, "%s", KVR_VERSION_STRING);

@@ -238,6 +238,7 @@ int kvr_inspect_group(struct kvr_inspect *inspect, struct kvr_inspect_group *ret
 	g.ring_bytes = h->ring_bytes;
 	g.ops = h->ops;
 	g.events = h->events;
+	g.bulk_bytes = h->bulk_bytes;
 	g.creator_pid = h->pid;
 	g.model = h->model;
 	kvr_text_copy(g.model.name, sizeof g.model.name, h->model.name, sizeof h->model.name);
@@ -252,6 +253,9 @@ int kvr_inspect_group(struct kvr_inspect *inspect, struct kvr_inspect_group *ret
 	g.cause = page.proc.cause;
 	g.blamed = page.proc.blamed;
 	g.same_boot = (uint32_t)inspect->same_boot;
+	g.quarantined_ops = page.quarantined_ops;
+	g.quarantined_slots = page.quarantined_slots;
+	g.bulk_used = page.bulk_used;
 	*ret_group = g;
 	return 0;
 }
@@ -307,8 +311,14 @@ int kvr_inspect_proc(struct kvr_inspect *inspect, uint32_t rank, struct kvr_insp
 	_Static_assert(sizeof p.calls == sizeof page.rank.calls, "counts of calls");
 	if (rank == KVR_LEADER) {
 		memcpy(p.calls, page.leader.calls, sizeof p.calls);
+		p.late = page.leader.late;
+		p.duplicate = page.leader.duplicate;
+		p.foreign = page.leader.foreign;
 	} else {
 		memcpy(p.calls, page.rank.calls, sizeof p.calls);
+		p.late = page.rank.late;
+		p.duplicate = page.rank.duplicate;
+		p.foreign = page.rank.foreign;
 		memcpy(p.taken, page.rank.taken, sizeof p.taken);
 	}
 	*ret_proc = p;
@@ -546,7 +556,8 @@ int kvr_inspect_ops(struct kvr_inspect *inspect, struct kvr_inspect_op *ret_ops,
 			continue;
 		err = read_op(inspect, i, &e);
 		stage = kvr_word_code(e.word);
-		if (err || stage < KVR_STAGE_BEGUN || stage >= KVR_STAGE_END)
+		if (err || stage < KVR_STAGE_BEGUN || stage >= KVR_STAGES ||
+		    (stage >= KVR_STAGE_END && !(e.need & ~e.acked)))
 			continue;
 		ret_ops[n++] = (struct kvr_inspect_op){
 			.request = { .id = e.request, .space = e.space, .attempt = e.attempt },
@@ -555,8 +566,11 @@ int kvr_inspect_ops(struct kvr_inspect *inspect, struct kvr_inspect_op *ret_ops,
 			.stage = stage,
 			.value = kvr_word_value(e.word),
 			.blocks = e.blocks,
+			.layered = e.flags & KVR_OP_LAYERED,
+			.layers = e.layers >> 32 == kvr_word_gen(e.word) ? (uint32_t)e.layers : 0,
 			.begun_ns = e.begun_ns,
 			.stage_ns = e.stage_ns,
+			.need = e.need,
 			.acked = e.acked
 		};
 	}

@@ -17,6 +17,9 @@
 #define RING_MIN 1024u
 #define RING_MAX (64u << 20)
 #define BELL_BYTES 128u
+#define WINDOW_MIN 16u
+#define BULK_MIN 4096u
+#define BULK_MAX (1u << 30)
 #define PAGE_MAX 65536u /* of arm64 and ppc64 kernels */
 
 typedef unsigned long long ull;
@@ -30,11 +33,16 @@ static int in_range(const char *what, uint64_t v, uint64_t low, uint64_t high, i
 }
 
 int kvr_layout_init(struct kvr_layout *ret, uint32_t page, uint32_t ranks, uint32_t ring_bytes,
-		    uint32_t ops, uint32_t events)
+		    uint32_t ops, uint32_t events, uint32_t bulk_bytes)
 {
-	struct kvr_layout l = {
-		.page = page, .ranks = ranks, .ring_bytes = ring_bytes, .ops = ops, .events = events
-	};
+	struct kvr_layout l = { .page = page,
+				.ranks = ranks,
+				.ring_bytes = ring_bytes,
+				.ops = ops,
+				.events = events,
+				.bulk_bytes = bulk_bytes,
+				.window = events / 4 < WINDOW_MIN ? WINDOW_MIN : events / 4 };
+	const uint64_t logs = kvr_layout_log(&l, KVR_ALIKES);
 	uint64_t recorder = sizeof(struct kvr_rec_ctl) + events * sizeof(struct kvr_event);
 	int err = in_range("page", page, KVR_PAGE, PAGE_MAX, 1);
 
@@ -46,6 +54,8 @@ int kvr_layout_init(struct kvr_layout *ret, uint32_t page, uint32_t ranks, uint3
 		err = in_range("ops", ops, 16, 65536, 1);
 	if (!err)
 		err = in_range("events", events, 16, 1u << 20, 1);
+	if (!err)
+		err = in_range("bulk_bytes", bulk_bytes, BULK_MIN, BULK_MAX, 1);
 	if (err)
 		return err;
 	l.takeover = page;
@@ -53,12 +63,15 @@ int kvr_layout_init(struct kvr_layout *ret, uint32_t page, uint32_t ranks, uint3
 	l.leader = l.bells + kvr_align_up((uint64_t)(ranks + 1) * BELL_BYTES, page);
 	l.leader_ops = l.leader + sizeof(struct kvr_leader_page);
 	l.leader_rec = l.leader_ops + (uint64_t)ops * sizeof(struct kvr_op_entry);
-	l.rings = l.leader_rec + recorder;
-	l.leader_end = kvr_align_up(kvr_layout_ring(&l, KVR_CHANNELS, 0), page);
+	l.leader_logs = l.leader_rec + recorder;
+	l.rings = l.leader_logs + logs;
+	l.bulk = kvr_layout_ring(&l, KVR_CHANNELS, 0);
+	l.leader_end = kvr_align_up(l.bulk + bulk_bytes, page);
 	l.rank0 = l.leader_end;
 	l.rank_acks = sizeof(struct kvr_rank_page);
 	l.rank_rec = l.rank_acks + (uint64_t)ops * sizeof(struct kvr_ack_entry);
-	l.rank_stride = kvr_align_up(l.rank_rec + recorder, page);
+	l.rank_logs = l.rank_rec + recorder;
+	l.rank_stride = kvr_align_up(l.rank_logs + logs, page);
 	l.total = l.rank0 + ranks * l.rank_stride;
 	*ret = l;
 	return 0;
@@ -78,7 +91,8 @@ uint64_t kvr_layout_hash(void)
 		AT(kvr_seg_header, events), AT(kvr_seg_header, tag_hash),
 		AT(kvr_seg_header, name), AT(kvr_seg_header, model),
 		AT(kvr_seg_header, config_len), AT(kvr_seg_header, config),
-		AT(kvr_seg_header, space), AT(kvr_seg_header, page), AT(kvr_seg_header, setup),
+		AT(kvr_seg_header, space), AT(kvr_seg_header, page),
+		AT(kvr_seg_header, bulk_bytes), AT(kvr_seg_header, setup),
 		AT(kvr_seg_header, checksum),
 		SIZE(kvr_seg_takeover), AT(kvr_seg_takeover, pid), AT(kvr_seg_takeover, cause),
 		AT(kvr_seg_takeover, ns), AT(kvr_seg_takeover, reason),
@@ -93,14 +107,28 @@ uint64_t kvr_layout_hash(void)
 		AT(kvr_proc, space), AT(kvr_proc, phase), KVR_CALLS,
 		SIZE(kvr_leader_page), AT(kvr_leader_page, tick_done),
 		AT(kvr_leader_page, watermark), AT(kvr_leader_page, calls),
+		AT(kvr_leader_page, quarantined_ops), AT(kvr_leader_page, quarantined_slots),
+		AT(kvr_leader_page, bulk_used), AT(kvr_leader_page, late),
+		AT(kvr_leader_page, duplicate), AT(kvr_leader_page, foreign),
+		AT(kvr_leader_page, meet),
 		SIZE(kvr_rank_page), AT(kvr_rank_page, calls), AT(kvr_rank_page, taken),
-		AT(kvr_rank_page, cursor),
+		AT(kvr_rank_page, cursor), AT(kvr_rank_page, meet), AT(kvr_rank_page, drift),
+		AT(kvr_rank_page, late), AT(kvr_rank_page, duplicate), AT(kvr_rank_page, foreign),
+		SIZE(kvr_meet), AT(kvr_meet, with_leader), AT(kvr_meet, round),
+		AT(kvr_meet, value),
+		SIZE(kvr_drift), AT(kvr_drift, attempt), AT(kvr_drift, index),
+		AT(kvr_drift, request), AT(kvr_drift, its_request), AT(kvr_drift, its_attempt),
+		AT(kvr_drift, exact), AT(kvr_drift, ns),
+		SIZE(kvr_alike_log), AT(kvr_alike_log, ns), AT(kvr_alike_log, call), KVR_ALIKES,
+		SIZE(kvr_alike_call), AT(kvr_alike_call, request), AT(kvr_alike_call, attempt),
+		AT(kvr_alike_call, keys), AT(kvr_alike_call, index),
 		SIZE(kvr_op_entry), AT(kvr_op_entry, request), AT(kvr_op_entry, space),
 		AT(kvr_op_entry, attempt), AT(kvr_op_entry, kind), AT(kvr_op_entry, blocks),
 		AT(kvr_op_entry, begun_ns), AT(kvr_op_entry, stage_ns), AT(kvr_op_entry, acked),
-		AT(kvr_op_entry, layers), SIZE(kvr_ack_entry),
+		AT(kvr_op_entry, layers), AT(kvr_op_entry, flags), AT(kvr_op_entry, need),
+		KVR_OP_KINDS, SIZE(kvr_ack_entry), AT(kvr_ack_entry, layers),
 		SIZE(kvr_msg_head), AT(kvr_msg_head, request), AT(kvr_msg_head, space),
-		AT(kvr_msg_head, attempt),
+		AT(kvr_msg_head, attempt), AT(kvr_msg_head, bulk),
 		SIZE(kvr_rec_ctl),
 		SIZE(kvr_event), AT(kvr_event, request), AT(kvr_event, number),
 		AT(kvr_event, arg), AT(kvr_event, attempt), AT(kvr_event, tag),
@@ -113,7 +141,7 @@ uint64_t kvr_layout_hash(void)
 
 	/* The formula, too: odd numbers, so that a term that moved shows. */
 	memset(&example, 0, sizeof example);
-	kvr_layout_init(&example, 8192, 33, 2048, 64, 32);
+	kvr_layout_init(&example, 8192, 33, 2048, 64, 32, 65536);
 	return kvr_hash(&example, sizeof example, hash);
 }
 
@@ -195,7 +223,8 @@ int kvr_header_check(const struct kvr_seg_header *header, uint64_t file_bytes, c
 	err = differs(path, "channels", h->channels, KVR_CHANNELS, broken);
 	if (err)
 		return err;
-	if (kvr_layout_init(&l, h->page, h->ranks, h->ring_bytes, h->ops, h->events)) {
+	if (kvr_layout_init(&l, h->page, h->ranks, h->ring_bytes, h->ops, h->events,
+			    h->bulk_bytes)) {
 		char why[200];
 
 		snprintf(why, sizeof why, "%s", kvr_explain());
@@ -361,11 +390,15 @@ static const char *pick(const char *const *names, size_t count, uint32_t i)
 
 const char *kvr_call_name(uint32_t call)
 {
-	static const char *const names[] = { "none",	    "lookup",	    "release",
-					     "store_begin", "store_copied", "check_completed",
-					     "wait_store",  "load_begin",   "load_wait",
-					     "load_done",   "shutdown",	    "publish",
-					     "take",	    "expect" };
+	static const char *const names[] = {
+		"none",		"lookup",	   "release",	      "store_begin",
+		"store_copied", "check_completed", "wait_store",      "load_begin",
+		"load_wait",	"load_done",	   "shutdown",	      "publish",
+		"take",		"expect",	   "abort",	      "refuse",
+		"prefetch",	"prefetch_cancel", "load_wait_layer", "propose",
+		"vote",		"outcome",	   "reset",	      "barrier",
+		"min_reduce"
+	};
 
 	_Static_assert(KVR_ARRAY_LEN(names) == KVR_CALLS, "a name a call");
 	_Static_assert(KVR_CALLS <= KVR_CALL_SLOTS, "a count a call");
@@ -390,8 +423,18 @@ const char *kvr_event_kind_name(uint32_t kind)
 
 const char *kvr_op_kind_name(uint32_t kind)
 {
-	static const char *const names[] = { "none", "store", "load" };
+	static const char *const names[] = { "none",	 "store",    "load",
+					     "prefetch", "decision", "reset" };
 
 	_Static_assert(KVR_ARRAY_LEN(names) == KVR_OP_KINDS, "a name a kind");
+	return pick(names, KVR_ARRAY_LEN(names), kind);
+}
+
+const char *kvr_alike_name(uint32_t kind)
+{
+	static const char *const names[] = { "lookup",	 "store",    "load",
+					     "prefetch", "decision", "reset" };
+
+	_Static_assert(KVR_ARRAY_LEN(names) == KVR_ALIKES, "a name a kind");
 	return pick(names, KVR_ARRAY_LEN(names), kind);
 }

@@ -6,18 +6,21 @@
  *   header        0          4096                   leader, before it is visible
  *   takeover      P          4096                   a taker, under the name lock
  *   bells         2 P        (ranks + 1) x 128      anyone: any value only wakes
- *   leader area   next P     4096 | ops x 128 | recorder | rings [channel][rank]      leader
- *   rank area r   next P     4096 | ops x 16 ack words | recorder                     rank r
+ *   leader area   next P     4096 | ops x 128 | recorder | call logs | rings          leader
+ *                            [channel][rank] | bulk
+ *   rank area r   next P     4096 | ops x 16 ack words | recorder | call logs         rank r
  *
  * P is the kernel's page size (4096; up to 65536 on arm64), and each area begins at a multiple of
  * it, so that every page has one writer and the others map it read-only. A ring is KVR_RING_CTL +
  * ring_bytes. Bell r < ranks is rank r's, bell `ranks` is the leader's. kvr_layout_init() computes
- * all offsets from five numbers of the header; attachers keep the result in private memory and
+ * all offsets from six numbers of the header; attachers keep the result in private memory and
  * never look at the header again.
  *
  * Size: 2 P + up(128 (ranks + 1))
- *     + up(4096 + 128 ops + R + 10 ranks (128 + ring_bytes)) + ranks x up(4096 + 16 ops + R)
- * with R = 128 + 64 events and up() rounding to P. 8 ranks, defaults, P = 4096: 10.9 MiB.
+ *     + up(4096 + 128 ops + R + 10 ranks (128 + ring_bytes) + bulk_bytes)
+ *     + ranks x up(4096 + 16 ops + R)
+ * with R = 128 + 64 events + 6 (128 + 32 window) and up() rounding to P. 8 ranks, defaults, P =
+ * 4096: 12.3 MiB.
  *
  * Every value read from another's page is input: loaded once, bounded, then used.
  *
@@ -34,7 +37,7 @@
 #include "kvring/types.h"
 
 #define KVR_SEG_MAGIC 0x313047455352564bull /* "KVRSEG01" in memory */
-#define KVR_SEG_VERSION 3u
+#define KVR_SEG_VERSION 4u
 #define KVR_LEADER 0xffffffffu /* in place of a rank */
 #define KVR_CONFIG_MAX 3072u
 #define KVR_SETUP_MAX 504u
@@ -71,7 +74,8 @@ struct kvr_seg_header {
 	uint32_t config_kind;	/*  356  who defines config: 1 the connector */
 	uint64_t space;		/*  360  in which `pid` and `start_time` mean it; process.h */
 	uint32_t page;		/*  368  P: the creator's page size */
-	uint32_t reserved0[35]; /*  372 */
+	uint32_t bulk_bytes;	/*  372  power of two */
+	uint32_t reserved0[34]; /*  376 */
 	uint8_t config[3072];	/*  512  opaque to the group: shape and pool of the connector */
 	char setup[504];	/* 3584  lines "name=value": the caller's own fingerprint */
 	uint64_t checksum;	/* 4088 */
@@ -87,6 +91,7 @@ _Static_assert(offsetof(struct kvr_seg_header, ring_bytes) == 112, "header");
 _Static_assert(offsetof(struct kvr_seg_header, library) == 136, "header");
 _Static_assert(offsetof(struct kvr_seg_header, model) == 208, "header");
 _Static_assert(offsetof(struct kvr_seg_header, space) == 360, "header");
+_Static_assert(offsetof(struct kvr_seg_header, bulk_bytes) == 372, "header");
 _Static_assert(offsetof(struct kvr_seg_header, config) == 512, "header");
 _Static_assert(offsetof(struct kvr_seg_header, setup) == 3584, "header");
 _Static_assert(offsetof(struct kvr_seg_header, checksum) == 4088, "header");
@@ -175,9 +180,55 @@ enum kvr_call {
 	KVR_CALL_PUBLISH,
 	KVR_CALL_TAKE,
 	KVR_CALL_EXPECT,
+	KVR_CALL_ABORT,
+	KVR_CALL_REFUSE,
+	KVR_CALL_PREFETCH,
+	KVR_CALL_PREFETCH_CANCEL,
+	KVR_CALL_LOAD_WAIT_LAYER,
+	KVR_CALL_PROPOSE,
+	KVR_CALL_VOTE,
+	KVR_CALL_OUTCOME,
+	KVR_CALL_RESET,
+	KVR_CALL_BARRIER,
+	KVR_CALL_MIN_REDUCE,
 	KVR_CALLS
 };
-#define KVR_CALL_SLOTS 16
+#define KVR_CALL_SLOTS 32
+
+/*
+ * A barrier or reduction over a set of processes: each member has an entry of that set in its own
+ * page, the first free one when it first meets there. The values of two rounds, since the fastest
+ * member may be in the next round while the slowest still reads this one.
+ */
+#define KVR_MEETS 8u	   /* sets a process can be a member of in an epoch */
+#define KVR_MEET_VALUES 6u /* of one reduction */
+struct kvr_meet {
+	uint64_t ranks;	      /*   0  of the set; 0: the entry is free. U3 store-release, U4 */
+	uint32_t with_leader; /*   8  1: the leader, too */
+	uint32_t reserved;    /*  12 */
+	uint64_t round;	      /*  16  rounds << 8 | values. U1 exchange, pairs with U2 */
+	int64_t value[2][6];  /*  24  of even and odd rounds */
+	uint64_t reserved1;   /* 120 */
+};
+_Static_assert(sizeof(struct kvr_meet) == 128, "meet");
+_Static_assert(offsetof(struct kvr_meet, round) == 16, "meet");
+_Static_assert(offsetof(struct kvr_meet, value) == 24, "meet");
+
+/* The first call that this rank made otherwise than the leader. */
+struct kvr_drift {
+	uint32_t kind;	      /*  0  enum kvr_alike + 1; 0: none. D3 store-release, pairs with D4 */
+	uint32_t attempt;     /*  4 */
+	uint64_t index;	      /*  8  of the call among those of its kind, from 0 */
+	uint64_t request;     /* 16 */
+	uint64_t its_request; /* 24  the leader's, at that index */
+	uint32_t its_attempt; /* 32 */
+	uint32_t exact;	      /* 36  0: they may have differed before, unseen */
+	uint64_t ns;	      /* 40 */
+	uint64_t reserved[2]; /* 48 */
+};
+_Static_assert(sizeof(struct kvr_drift) == 64, "drift");
+_Static_assert(offsetof(struct kvr_drift, its_request) == 24, "drift");
+_Static_assert(offsetof(struct kvr_drift, ns) == 40, "drift");
 
 struct kvr_leader_page {
 	struct kvr_proc proc;		/*    0 */
@@ -185,31 +236,83 @@ struct kvr_leader_page {
 	uint64_t tick_pad[15];		/*  136 */
 	uint64_t watermark[16];		/*  256  publishes whole on all ranks, per channel. M1/M2 */
 	uint64_t calls[KVR_CALL_SLOTS]; /*  384 */
-	uint8_t reserved[4096 - 512];	/*  512 */
+	uint64_t quarantined_ops;	/*  640  ended while a rank may still copy */
+	uint64_t quarantined_slots;	/*  648  of the pool, not used again until it cannot */
+	uint64_t bulk_used; /*  656  bytes of the bulk area that a rank may still read */
+	uint64_t late, duplicate, foreign; /*  664  acknowledgements that were not applied */
+	uint64_t reserved0[10];		   /*  688 */
+	struct kvr_meet meet[KVR_MEETS];   /*  768 */
+	uint8_t reserved[4096 - 1792];	   /* 1792 */
 };
 _Static_assert(sizeof(struct kvr_leader_page) == 4096, "leader page");
 _Static_assert(offsetof(struct kvr_leader_page, tick_done) == 128, "leader page");
 _Static_assert(offsetof(struct kvr_leader_page, watermark) == 256, "leader page");
 _Static_assert(offsetof(struct kvr_leader_page, calls) == 384, "leader page");
+_Static_assert(offsetof(struct kvr_leader_page, quarantined_ops) == 640, "leader page");
+_Static_assert(offsetof(struct kvr_leader_page, late) == 664, "leader page");
+_Static_assert(offsetof(struct kvr_leader_page, meet) == 768, "leader page");
 
 struct kvr_rank_page {
-	struct kvr_proc proc;		/*    0 */
-	uint64_t calls[KVR_CALL_SLOTS]; /*  128 */
-	uint64_t taken[16];		/*  256  messages taken per channel */
-	uint64_t cursor[16][16];	/*  384  struct kvr_ring_cursor of each channel's ring */
-	uint8_t reserved[4096 - 2432];	/* 2432 */
+	struct kvr_proc proc;		   /*    0 */
+	uint64_t calls[KVR_CALL_SLOTS];	   /*  128 */
+	uint64_t taken[16];		   /*  384  messages taken per channel */
+	uint64_t cursor[16][16];	   /*  512  struct kvr_ring_cursor of each channel's ring */
+	struct kvr_meet meet[KVR_MEETS];   /* 2560 */
+	struct kvr_drift drift;		   /* 3584 */
+	uint64_t late, duplicate, foreign; /* 3648  calls about, and completions of, operations that
+					    *       ended, were told twice, or never were here */
+	uint8_t reserved[4096 - 3672];	   /* 3672 */
 };
 _Static_assert(sizeof(struct kvr_rank_page) == 4096, "rank page");
-_Static_assert(offsetof(struct kvr_rank_page, taken) == 256, "rank page");
-_Static_assert(offsetof(struct kvr_rank_page, cursor) == 384, "rank page");
+_Static_assert(offsetof(struct kvr_rank_page, taken) == 384, "rank page");
+_Static_assert(offsetof(struct kvr_rank_page, cursor) == 512, "rank page");
+_Static_assert(offsetof(struct kvr_rank_page, meet) == 2560, "rank page");
+_Static_assert(offsetof(struct kvr_rank_page, drift) == 3584, "rank page");
+_Static_assert(offsetof(struct kvr_rank_page, late) == 3648, "rank page");
 _Static_assert(KVR_CHANNELS <= 16, "channels");
+
+/*
+ * Call logs: of each kind of call that every process must make alike, a control line and the last
+ * `window` records (a quarter of `events`, at least 16), overwritten in turn. `chain` is a hash of
+ * this call and of all of its kind before it: two processes that have equal chains at an index made
+ * equal calls up to there.
+ */
+enum kvr_alike {
+	KVR_ALIKE_LOOKUP,
+	KVR_ALIKE_STORE,
+	KVR_ALIKE_LOAD,
+	KVR_ALIKE_PREFETCH,
+	KVR_ALIKE_DECISION,
+	KVR_ALIKE_RESET,
+	KVR_ALIKES
+};
+struct kvr_alike_call {
+	uint64_t chain;	  /*  0 */
+	uint64_t request; /*  8 */
+	uint32_t attempt; /* 16 */
+	uint32_t keys;	  /* 20 */
+	uint64_t index;	  /* 24  from 0: a torn or lapped record does not match */
+};
+struct kvr_alike_log {
+	uint64_t count; /*   0  calls so far. D1 store-release, pairs with D2 */
+	uint64_t ns;	/*   8  of the last one */
+	uint64_t pad[14];
+	struct kvr_alike_call call[]; /* 128 */
+};
+_Static_assert(sizeof(struct kvr_alike_call) == 32, "alike call");
+_Static_assert(offsetof(struct kvr_alike_call, attempt) == 16, "alike call");
+_Static_assert(offsetof(struct kvr_alike_call, index) == 24, "alike call");
+_Static_assert(sizeof(struct kvr_alike_log) == 128, "alike log");
+_Static_assert(offsetof(struct kvr_alike_log, call) == 128, "alike log");
 
 /*
  * Operation: 128 bytes, written by the leader. `word` is what ranks poll and is written last:
  * bits 63..32 generation of the entry (never 0 once used), 31..24 stage, 23..0 value: of a verified
- * load the number of good blocks; of a failure the errno in bits 15..0 and the last stage that was
- * reached before in bits 23..16; else 0. `layers` is for layered loads: generation in bits 63..32,
- * layer groups that are in the pool, in order, in 31..0.
+ * load the number of good blocks; of a prefetch the blocks that are in the pool; of a failure the
+ * errno in bits 15..0 and the last stage that was reached before in bits 23..16; else 0. `layers`
+ * is for layered loads: generation in bits 63..32, layer groups that are in the pool, in order, in
+ * 31..0. An operation that ended while ranks of `need` have not `acked` holds its slots:
+ * quarantine.
  */
 struct kvr_op_entry {
 	uint64_t word;	      /*  0  O1 store-release, pairs with O2 */
@@ -218,18 +321,29 @@ struct kvr_op_entry {
 	uint32_t attempt;     /* 24 */
 	uint32_t kind;	      /* 28  enum kvr_op_kind */
 	uint32_t blocks;      /* 32 */
-	uint32_t reserved0;   /* 36 */
+	uint32_t flags;	      /* 36  KVR_OP_LAYERED */
 	uint64_t begun_ns;    /* 40 */
 	uint64_t stage_ns;    /* 48 */
 	uint64_t acked;	      /* 56  ranks whose ack of this stage arrived */
-	uint64_t layers;      /* 64 */
-	uint64_t reserved[7]; /* 72 */
+	uint64_t layers;      /* 64  L1 store-release, pairs with L2 */
+	uint64_t need;	      /* 72  ranks whose ack this stage waits for */
+	uint64_t reserved[6]; /* 80 */
 };
 _Static_assert(sizeof(struct kvr_op_entry) == 128, "op entry");
 _Static_assert(offsetof(struct kvr_op_entry, attempt) == 24, "op entry");
 _Static_assert(offsetof(struct kvr_op_entry, begun_ns) == 40, "op entry");
 _Static_assert(offsetof(struct kvr_op_entry, layers) == 64, "op entry");
-enum kvr_op_kind { KVR_OP_NONE, KVR_OP_STORE, KVR_OP_LOAD, KVR_OP_KINDS };
+_Static_assert(offsetof(struct kvr_op_entry, need) == 72, "op entry");
+enum kvr_op_kind {
+	KVR_OP_NONE,
+	KVR_OP_STORE,
+	KVR_OP_LOAD,
+	KVR_OP_PREFETCH,
+	KVR_OP_DECISION,
+	KVR_OP_RESET,
+	KVR_OP_KINDS
+};
+#define KVR_OP_LAYERED 1u
 
 /*
  * Ack word of a rank for an operation: generation of the entry in bits 63..32, enum kvr_ack in
@@ -241,7 +355,14 @@ struct kvr_ack_entry {
 		layers; /* 8  generation, and layer groups this rank verified, as in the op entry */
 };
 _Static_assert(sizeof(struct kvr_ack_entry) == 16, "ack entry");
-enum kvr_ack { KVR_ACK_NONE, KVR_ACK_COPIED, KVR_ACK_VERIFIED, KVR_ACK_DONE, KVR_ACK_FAILED };
+enum kvr_ack {
+	KVR_ACK_NONE,
+	KVR_ACK_VOTED, /* a decision, a layered load: yes */
+	KVR_ACK_COPIED,
+	KVR_ACK_VERIFIED,
+	KVR_ACK_DONE,
+	KVR_ACK_FAILED
+};
 
 static inline uint64_t kvr_word(uint32_t gen, uint32_t code, uint32_t value)
 {
@@ -263,13 +384,14 @@ static inline uint32_t kvr_word_value(uint64_t w)
 /* Head of every channel message, before the caller's payload, inside the ring's payload. */
 struct kvr_msg_head {
 	/* Of this publish in its channel, from 1; above the watermark: not there yet. */
-	uint64_t number;   /*  0 */
-	uint64_t request;  /*  8 */
-	uint64_t space;	   /* 16 */
-	uint32_t attempt;  /* 24 */
-	uint32_t reserved; /* 28 */
+	uint64_t number;  /*  0 */
+	uint64_t request; /*  8 */
+	uint64_t space;	  /* 16 */
+	uint32_t attempt; /* 24 */
+	uint32_t bulk;	  /* 28  0; or bytes in the bulk area, where the payload (8 bytes) says */
 };
 _Static_assert(sizeof(struct kvr_msg_head) == 32, "message head");
+_Static_assert(offsetof(struct kvr_msg_head, bulk) == 28, "message head");
 
 /* Flight recorder: a control line, then `events` events of 64 bytes, overwritten in turn. */
 struct kvr_rec_ctl {
@@ -308,16 +430,19 @@ enum kvr_event_kind {
 
 /* All offsets, computed and bounded once. */
 struct kvr_layout {
-	uint32_t page, ranks, ring_bytes, ops, events;
+	uint32_t page, ranks, ring_bytes, ops, events, bulk_bytes;
+	uint32_t window; /* records in a call log */
 	uint64_t total;
-	uint64_t takeover, bells, leader, leader_ops, leader_rec, rings, leader_end;
-	uint64_t rank0, rank_stride, rank_acks, rank_rec; /* the last two within a rank area */
+	uint64_t takeover, bells, leader, leader_ops, leader_rec, leader_logs, rings, bulk,
+		leader_end;
+	/* the last three within a rank area */
+	uint64_t rank0, rank_stride, rank_acks, rank_rec, rank_logs;
 };
 
-/* 0, or -EINVAL when a number is out of range (page 4096..65536, ranks 1..64, ops 16..65536,
- * events 16..1 Mi). */
+/* 0, or -EINVAL when a number is out of range (page 4096..65536, ranks 1..64, ring_bytes 1 KiB..64
+ * MiB, ops 16..65536, events 16..1 Mi, bulk_bytes 4 KiB..1 GiB). */
 int kvr_layout_init(struct kvr_layout *ret, uint32_t page, uint32_t ranks, uint32_t ring_bytes,
-		    uint32_t ops, uint32_t events);
+		    uint32_t ops, uint32_t events, uint32_t bulk_bytes);
 /*
  * Checks a private copy of a header against itself, this library and the size of its file, and
  * computes the layout. 0, or -EPROTO with both values of the first field that differs. `path` is
@@ -345,15 +470,22 @@ static inline uint64_t kvr_layout_ring(const struct kvr_layout *l, uint32_t chan
 {
 	return l->rings + (uint64_t)(channel * l->ranks + rank) * (128u + l->ring_bytes);
 }
+/* Of a kind, within the logs of a process. */
+static inline uint64_t kvr_layout_log(const struct kvr_layout *l, uint32_t kind)
+{
+	return kind * (sizeof(struct kvr_alike_log) + l->window * sizeof(struct kvr_alike_call));
+}
 static inline uint64_t kvr_layout_rank(const struct kvr_layout *l, uint32_t rank)
 {
 	return l->rank0 + rank * l->rank_stride;
 }
 
-/* Text of a call, a state, an event kind or an op kind; "?" out of range. */
+/* Text of a call, a state, an event kind, an op kind or a kind of call made alike; "?" out of
+ * range. */
 const char *kvr_call_name(uint32_t call);
 const char *kvr_proc_state_name(uint32_t state);
 const char *kvr_event_kind_name(uint32_t kind);
 const char *kvr_op_kind_name(uint32_t kind);
+const char *kvr_alike_name(uint32_t kind);
 
 #endif

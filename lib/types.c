@@ -169,7 +169,7 @@ const char *kvr_tag_name(uint32_t tag)
 {
 	static const char *const names[] = { "NONE",	       "LOOKUP_RESULT", "STORE_BEGIN",
 					     "STORE_COMPLETE", "LOAD_BEGIN",	"SHUTDOWN",
-					     "RESET" };
+					     "RESET",	       "PREFETCH",	"PROPOSE" };
 
 	if (tag < KVR_ARRAY_LEN(names))
 		return names[tag];
@@ -178,8 +178,9 @@ const char *kvr_tag_name(uint32_t tag)
 
 const char *kvr_stage_name(uint32_t stage)
 {
-	static const char *const names[] = { "none",	"begun", "copied", "host",	"verified",
-					     "written", "done",	 "failed", "cancelled", "lost" };
+	static const char *const names[] = { "none",   "begun",	    "committed", "copied",
+					     "host",   "verified",  "written",	 "done",
+					     "failed", "cancelled", "lost" };
 
 	_Static_assert(KVR_ARRAY_LEN(names) == KVR_STAGES, "a name a stage");
 	return stage < KVR_STAGES ? names[stage] : "?";

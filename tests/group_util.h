@@ -44,6 +44,7 @@ static inline void setup(void)
 					.ring_bytes = 1024,
 					.ops = 16,
 					.events = 16,
+					.bulk_bytes = 4096,
 					.event_fd = -1 };
 }
 

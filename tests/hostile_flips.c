@@ -332,6 +332,7 @@ static void round_start(uint64_t round)
 	cl.opts.ring_bytes = 2048; /* small, so that a flip hits something */
 	cl.opts.ops = 16;
 	cl.opts.events = 16;
+	cl.opts.bulk_bytes = 4096;
 	fflush(stdout);
 	cluster_start(&cl, work, work);
 	while (__atomic_load_n(&area->joined, __ATOMIC_ACQUIRE) < PROCS) {

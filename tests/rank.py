@@ -13,8 +13,8 @@ import os
 import sys
 
 KVR_NEXT, KVR_NOW = 1, 2
-STAGES = ("none", "begun", "copied", "host", "verified", "written", "done", "failed", "cancelled",
-          "lost")
+STAGES = ("none", "begun", "committed", "copied", "host", "verified", "written", "done", "failed",
+          "cancelled", "lost")
 
 
 class Request(ctypes.Structure):

@@ -29,6 +29,7 @@ static int lead_create(struct lead *k)
 	o.ranks = world_->ranks;
 	o.ring_bytes = world_->ring_bytes;
 	o.ops = o.events = 16;
+	o.bulk_bytes = 4096;
 	o.config = &config;
 	o.config_len = sizeof config;
 	o.takeover = self_->takeover;

@@ -23,6 +23,7 @@ static struct kvr_connector_opts options(const struct world *w, uint32_t leader)
 	o.ring_bytes = 4096;
 	o.ops = 64;
 	o.events = 16;
+	o.bulk_bytes = 4096;
 	o.takeover = self_->takeover;
 	o.shape = &shape;
 	o.host_bytes = 4096 + BLOCKS * (w->ranks * BLOCK + 4096ull);

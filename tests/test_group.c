@@ -137,6 +137,7 @@ static int mount_and_create(struct member *m)
 		return 1;
 	opts.ranks = 1;
 	opts.ring_bytes = 1024;
+	opts.bulk_bytes = 4096;
 	member_report(m, -ENOSPC, NULL);
 	if (files_in_dir())
 		return 2;
@@ -156,8 +157,8 @@ START_TEST(test_full_shared_memory_is_an_error_with_numbers)
 	struct pollfd p;
 	int status;
 
-	ck_assert_int_eq(kvr_layout_init(&l, kvr_shm_page(), 4, 131072, 1024, 1024), 0);
-	opts.ring_bytes = opts.ops = opts.events = 0;
+	ck_assert_int_eq(kvr_layout_init(&l, kvr_shm_page(), 4, 131072, 1024, 1024, 1048576), 0);
+	opts.ring_bytes = opts.ops = opts.events = opts.bulk_bytes = 0;
 	m = member_start(mount_and_create, 0);
 	p = (struct pollfd){ .fd = m.from, .events = POLLIN };
 	poll(&p, 1, 10000);

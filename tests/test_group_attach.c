@@ -128,8 +128,8 @@ START_TEST(test_attach_refuses_other_layout_version_and_tags)
 	h = good, h.version = KVR_SEG_VERSION + 5;
 	put_header(&h, 1);
 	ck_assert_int_eq(try_attach(0, 1000), -EPROTO);
-	explained("version is 0x8");
-	explained("0x3");
+	explained("version is 0x9");
+	explained("0x4");
 	h = good, h.tag_hash = 0xabc;
 	put_header(&h, 1);
 	ck_assert_int_eq(try_attach(0, 1000), -EPROTO);

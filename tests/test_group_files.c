@@ -175,8 +175,9 @@ START_TEST(test_file_that_shrinks_under_an_inspector_is_an_error)
 	struct kvr_layout l;
 
 	saved_segment(file);
-	ck_assert_int_eq(
-		kvr_layout_init(&l, kvr_shm_page(), 2, opts.ring_bytes, opts.ops, opts.events), 0);
+	ck_assert_int_eq(kvr_layout_init(&l, kvr_shm_page(), 2, opts.ring_bytes, opts.ops,
+					 opts.events, opts.bulk_bytes),
+			 0);
 	ck_assert_int_eq(kvr_inspect_open(file, &in), 0);
 	ck_assert_int_eq(inspect_all(in, 2), 0);
 	for (off_t size = (off_t)kvr_layout_rank(&l, 1); size >= 0; size -= 4096) {

@@ -80,7 +80,8 @@ static uint64_t total_of(const struct kvr_group_opts *o)
 	struct kvr_layout l;
 
 	if (kvr_layout_init(&l, kvr_shm_page(), o->ranks, o->ring_bytes ? o->ring_bytes : 131072,
-			    o->ops ? o->ops : 1024, o->events ? o->events : 1024))
+			    o->ops ? o->ops : 1024, o->events ? o->events : 1024,
+			    o->bulk_bytes ? o->bulk_bytes : 1048576))
 		return 0;
 	return l.total;
 }
@@ -93,7 +94,7 @@ static void too_small(void)
 	char text[64];
 
 	opts.ranks = 8;
-	opts.ring_bytes = opts.ops = opts.events = 0;
+	opts.ring_bytes = opts.ops = opts.events = opts.bulk_bytes = 0;
 	NEED(before == 1 << 20 && !statvfs(dir, &v));
 	NEED(kvr_group_create(name, &opts, &g) == -ENOSPC && !g);
 	snprintf(text, sizeof text, "%llu bytes are needed", (ull)total_of(&opts));
@@ -249,7 +250,7 @@ static void eight_ranks(void)
 	struct stat st;
 
 	opts.ranks = 8;
-	opts.ring_bytes = opts.ops = opts.events = 0;
+	opts.ring_bytes = opts.ops = opts.events = opts.bulk_bytes = 0;
 	NEED(!end_lead(name, &l) && !stat(path, &st));
 	for (uint32_t i = 0; i < 8; i++)
 		NEED(!end_join(name, i, &r[i]));
@@ -279,10 +280,11 @@ static uint64_t up(uint64_t n)
 /* In the words of group.h, not by the code. */
 static uint64_t documented(uint64_t ranks, uint64_t ring, uint64_t ops, uint64_t events)
 {
-	uint64_t r = 128 + 64 * events;
+	uint64_t window = events / 4 > 16 ? events / 4 : 16;
+	uint64_t r = 128 + 64 * events + 6 * (128 + 32 * window), bulk = 4096;
 
 	return 2 * PAGE + up(128 * (ranks + 1)) +
-	       up(4096 + 128 * ops + r + 10 * ranks * (128 + ring)) +
+	       up(4096 + 128 * ops + r + 10 * ranks * (128 + ring) + bulk) +
 	       ranks * up(4096 + 16 * ops + r);
 }
 

@@ -244,8 +244,8 @@ static const struct {
 } records[] = {
 	RECORD(kind, 0, "record's kind is 0, 1 to 2"),
 	RECORD(kind, 3, "record's kind is 3, 1 to 2"),
-	RECORD(stage, 0, "record's stage is 0, 1 to 9"),
-	RECORD(stage, 10, "record's stage is 10, 1 to 9"),
+	RECORD(stage, 0, "record's stage is 0, 1 to 10"),
+	RECORD(stage, 11, "record's stage is 11, 1 to 10"),
 	RECORD(status, 1, "record's status is 1, 0 to 0"),
 	RECORD(status, -5, "record's status is -5, 0 to 0"),
 	RECORD(stage, KVR_STAGE_FAILED, "record's status is 0, -4095 to -1"),
@@ -376,12 +376,12 @@ static const struct {
 } words[] = {
 	{ -1, KVR_STAGE_BEGUN, 0, "its generation is 1, 2 to 4294967295" },
 	{ -2, KVR_STAGE_BEGUN, 0, "its generation is 0, 2 to 4294967295" },
-	{ 0, KVR_STAGES, 0, "its stage is 10, 0 to 9" },
-	{ 0, 255, 0, "its stage is 255, 0 to 9" },
+	{ 0, KVR_STAGES, 0, "its stage is 11, 0 to 10" },
+	{ 0, 255, 0, "its stage is 255, 0 to 10" },
 	{ 0, KVR_STAGE_HOST, 1, "number of good blocks is 1, 0 to 0" },
 	{ 0, KVR_STAGE_FAILED, 0, "its errno is 0, 1 to 4095" },
 	{ 0, KVR_STAGE_LOST, 60000, "its errno is 60000, 1 to 4095" },
-	{ 0, KVR_STAGE_FAILED, KVR_STAGE_FAILED << 16 | 5, "stage before the end is 7, 0 to 6" },
+	{ 0, KVR_STAGE_FAILED, KVR_STAGE_FAILED << 16 | 5, "stage before the end is 8, 0 to 7" },
 };
 
 /* So that entries have a generation before this one. */
@@ -441,7 +441,7 @@ START_TEST(test_word_behind_the_completions_is_named)
 	word = &entry_at(entry_of(&req))->word;
 	*word = kvr_word(kvr_word_gen(*word), KVR_STAGE_BEGUN, 0);
 	ck_assert_int_eq(kvr_connector_wait_store(rank[0], &req, KVR_STAGE_HOST, SOON), -EBADMSG);
-	says("its stage is 1, 6 to 9 is possible");
+	says("its stage is 1, 7 to 10 is possible");
 	others_go_on();
 }
 END_TEST
@@ -475,7 +475,7 @@ START_TEST(test_impossible_word_of_a_rank_is_named)
 		 acks[_i].value);
 	ck_assert_int_eq(kvr_connector_wait_store(lead, &req, KVR_STAGE_HOST, SOON), -EBADMSG);
 	says(text);
-	says("or 1 with code 1 and 3 blocks, or code 4 and an errno");
+	says("or 1 with code 2 and 3 blocks, or code 5 and an errno");
 	snprintf(first, sizeof first, "%s", strstr(kvr_explain(), "the first impossible"));
 	ack->word = 0;
 	ck_assert_int_eq(kvr_connector_wait_store(rank[1], &req, KVR_STAGE_HOST, SOON), -EBADMSG);

@@ -91,9 +91,12 @@ static int everything(struct kvr_inspect *in)
 /* A group with a leader and two ranks in this process, some messages taken and some not. */
 static void make_group(char name[KVR_NAME_MAX], struct side *l, struct side r[2])
 {
-	struct kvr_group_opts o = {
-		.size = sizeof o, .ranks = 2, .ring_bytes = 1024, .ops = 16, .events = 16
-	};
+	struct kvr_group_opts o = { .size = sizeof o,
+				    .ranks = 2,
+				    .ring_bytes = 1024,
+				    .ops = 16,
+				    .events = 16,
+				    .bulk_bytes = 4096 };
 	struct kvr_message m;
 
 	test_name(name, KVR_NAME_MAX, "inspect");

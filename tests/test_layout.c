@@ -11,7 +11,7 @@ static struct kvr_layout layout;
 
 static void setup(void)
 {
-	ck_assert_int_eq(kvr_layout_init(&layout, 4096, 8, 131072, 1024, 1024), 0);
+	ck_assert_int_eq(kvr_layout_init(&layout, 4096, 8, 131072, 1024, 1024, 1048576), 0);
 	memset(&good, 0, sizeof good);
 	good.magic = KVR_SEG_MAGIC;
 	good.version = KVR_SEG_VERSION;
@@ -23,6 +23,7 @@ static void setup(void)
 	good.ranks = 8;
 	good.ring_bytes = 131072;
 	good.ops = good.events = 1024;
+	good.bulk_bytes = 1048576;
 	good.channels = KVR_CHANNELS;
 	strcpy(good.name, "x");
 	good.checksum = kvr_header_sum(&good);
@@ -30,15 +31,15 @@ static void setup(void)
 
 START_TEST(test_documented_size)
 {
-	uint64_t r = 128 + 64 * 1024;
-	uint64_t leader = 4096 + 128 * 1024 + r + 10ull * 8 * (128 + 131072);
+	uint64_t r = 128 + 64 * 1024 + 6 * (128 + 32 * 256);
+	uint64_t leader = 4096 + 128 * 1024 + r + 10ull * 8 * (128 + 131072) + 1048576;
 	uint64_t rank = 4096 + 16 * 1024 + r;
 
 	ck_assert_uint_eq(layout.total,
 			  8192 + 4096 + kvr_align_up(leader, 4096) + 8 * kvr_align_up(rank, 4096));
-	/* "8 ranks, defaults: 10.9 MiB", of Docker's 64. */
+	/* "8 ranks, defaults: 12.3 MiB", of Docker's 64. */
 	ck_assert_uint_lt(layout.total, 64u << 20);
-	ck_assert_uint_eq(layout.total * 10 / (1u << 20), 109);
+	ck_assert_uint_eq(layout.total * 10 / (1u << 20), 123);
 }
 END_TEST
 
@@ -52,15 +53,23 @@ static void check_areas(const struct kvr_layout *l)
 	ck_assert_uint_ge(l->leader, l->bells + (l->ranks + 1) * 128);
 	ck_assert_uint_ge(l->leader_ops, l->leader + 4096);
 	ck_assert_uint_ge(l->leader_rec, l->leader_ops + l->ops * sizeof(struct kvr_op_entry));
-	ck_assert_uint_ge(l->rings, l->leader_rec + rec);
+	ck_assert_uint_ge(l->leader_logs, l->leader_rec + rec);
+	ck_assert_uint_ge(l->rings, l->leader_logs + kvr_layout_log(l, KVR_ALIKES));
+	ck_assert_uint_ge(l->window, 16);
+	ck_assert_uint_ge(l->bulk, kvr_layout_ring(l, KVR_CHANNELS - 1, l->ranks - 1) + ring);
+	ck_assert_uint_ge(l->leader_end, l->bulk + l->bulk_bytes);
 	ck_assert_uint_ge(l->leader_end, kvr_layout_ring(l, KVR_CHANNELS - 1, l->ranks - 1) + ring);
 	ck_assert_uint_ge(l->rank0, l->leader_end);
 	ck_assert_uint_ge(l->rank_acks, 4096);
 	ck_assert_uint_ge(l->rank_rec, l->rank_acks + l->ops * sizeof(struct kvr_ack_entry));
-	ck_assert_uint_ge(l->rank_stride, l->rank_rec + rec);
+	ck_assert_uint_ge(l->rank_logs, l->rank_rec + rec);
+	ck_assert_uint_ge(l->rank_stride, l->rank_logs + kvr_layout_log(l, KVR_ALIKES));
 	ck_assert_uint_eq(l->total, kvr_layout_rank(l, l->ranks));
 	ck_assert_uint_eq((l->leader | l->leader_end | l->rank0 | l->rank_stride) % l->page, 0);
-	ck_assert_uint_eq((l->leader_rec | l->rings | l->rank_rec | ring) % 128, 0);
+	ck_assert_uint_eq((l->leader_rec | l->leader_logs | l->rings | l->bulk | l->rank_rec |
+			   l->rank_logs |
+			   ring) % 128,
+			  0);
 }
 
 START_TEST(test_areas_do_not_overlap)
@@ -73,7 +82,7 @@ START_TEST(test_areas_do_not_overlap)
 			for (ops = 16; ops <= 65536; ops *= 8)
 				for (events = 16; events <= 1u << 20; events *= 16) {
 					ck_assert_int_eq(kvr_layout_init(&l, page, ranks, ring, ops,
-									 events),
+									 events, ring * 4),
 							 0);
 					check_areas(&l);
 				}
@@ -83,27 +92,30 @@ END_TEST
 START_TEST(test_numbers_out_of_range_are_named)
 {
 	static const struct {
-		uint32_t ranks, ring, ops, events;
+		uint32_t ranks, ring, ops, events, bulk;
 		const char *what;
 	} bad[] = {
-		{ 0, 1024, 16, 16, "ranks" },
-		{ 65, 1024, 16, 16, "ranks" },
-		{ 1, 512, 16, 16, "ring_bytes" },
-		{ 1, 1025, 16, 16, "ring_bytes" },
-		{ 1, 128u << 20, 16, 16, "ring_bytes" },
-		{ 1, 1024, 8, 16, "ops" },
-		{ 1, 1024, 131072, 16, "ops" },
-		{ 1, 1024, 17, 16, "ops" },
-		{ 1, 1024, 16, 0, "events" },
-		{ 1, 1024, 16, 2u << 20, "events" },
-		{ 1, 1024, 16, 48, "events" },
-		{ UINT32_MAX, 1024, 16, 16, "ranks" },
+		{ 0, 1024, 16, 16, 4096, "ranks" },
+		{ 65, 1024, 16, 16, 4096, "ranks" },
+		{ 1, 512, 16, 16, 4096, "ring_bytes" },
+		{ 1, 1025, 16, 16, 4096, "ring_bytes" },
+		{ 1, 128u << 20, 16, 16, 4096, "ring_bytes" },
+		{ 1, 1024, 8, 16, 4096, "ops" },
+		{ 1, 1024, 131072, 16, 4096, "ops" },
+		{ 1, 1024, 17, 16, 4096, "ops" },
+		{ 1, 1024, 16, 0, 4096, "events" },
+		{ 1, 1024, 16, 2u << 20, 4096, "events" },
+		{ 1, 1024, 16, 48, 4096, "events" },
+		{ 1, 1024, 16, 16, 2048, "bulk_bytes" },
+		{ 1, 1024, 16, 16, 5000, "bulk_bytes" },
+		{ 1, 1024, 16, 16, 2u << 30, "bulk_bytes" },
+		{ UINT32_MAX, 1024, 16, 16, 4096, "ranks" },
 	};
 	struct kvr_layout l = { .total = 99 };
 
 	for (size_t i = 0; i < KVR_ARRAY_LEN(bad); i++) {
 		ck_assert_int_eq(kvr_layout_init(&l, 4096, bad[i].ranks, bad[i].ring, bad[i].ops,
-						 bad[i].events),
+						 bad[i].events, bad[i].bulk),
 				 -EINVAL);
 		ck_assert_ptr_nonnull(strstr(kvr_explain(), bad[i].what));
 		ck_assert_uint_eq(l.total, 99);
@@ -146,7 +158,7 @@ START_TEST(test_header_names_the_field_and_both_values)
 
 	h.version = 7;
 	strcpy(h.library, "9.8.7");
-	refused(&h, "version is 0x7", "0x3");
+	refused(&h, "version is 0x7", "0x4");
 	ck_assert_ptr_nonnull(strstr(kvr_explain(), "9.8.7"));
 	ck_assert_ptr_nonnull(strstr(kvr_explain(), KVR_VERSION_STRING));
 	h = good, h.layout_hash = 0x1234;

@@ -362,7 +362,7 @@ START_TEST(test_names_are_distinct_and_bounded)
 {
 	static const char *(*const name[])(uint32_t) = { kvr_channel_name, kvr_tag_name,
 							 kvr_stage_name };
-	static const uint32_t count[] = { KVR_CHANNELS, KVR_TAG_RESET + 1, KVR_STAGES };
+	static const uint32_t count[] = { KVR_CHANNELS, KVR_TAG_PROPOSE + 1, KVR_STAGES };
 	uint32_t f, i, k;
 
 	for (f = 0; f < 3; f++) {

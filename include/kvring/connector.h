@@ -61,7 +61,7 @@ struct kvr_connector_opts {
 	const char *setup; /* as in struct kvr_group_opts */
 	uint32_t ranks;	   /* rank: compared unless 0 */
 	/* the rest is for the leader */
-	uint32_t ring_bytes, ops, events; /* 0: defaults of group.h */
+	uint32_t ring_bytes, ops, events, bulk_bytes; /* 0: defaults of group.h */
 	const struct kvr_shape *shape;
 	uint64_t host_bytes; /* of the pool; a slot is header_bytes + padded block */
 	int32_t numa_node;   /* of the pool: KVR_NUMA_ANY (0), KVR_NUMA_INTERLEAVE, KVR_NUMA_NODE(n)

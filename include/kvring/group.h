@@ -12,10 +12,11 @@
  * Space: a segment takes exactly
  *
  *     2 P + up(128 (ranks + 1))
- *   + up(4096 + 128 ops + R + 10 ranks (128 + ring_bytes)) + ranks x up(4096 + 16 ops + R)
+ *   + up(4096 + 128 ops + R + 10 ranks (128 + ring_bytes) + bulk_bytes)
+ *   + ranks x up(4096 + 16 ops + R)
  *
- * bytes, with R = 128 + 64 events and up() rounding to P, the kernel's page size (4096 on x86-64):
- * 10.9 MiB for 8 ranks with defaults.
+ * bytes, with R = 128 + 64 events + 6 (128 + 8 events, at least 512) and up() rounding to P, the
+ * kernel's page size (4096 on x86-64): 12.3 MiB for 8 ranks with defaults.
  * They are reserved when it is created; nothing grows later. With the segment of a group that ended
  * badly and two older ones kept for a look, a name takes at most four times as much.
  */
@@ -49,6 +50,9 @@ struct kvr_group_opts {
 	uint32_t ring_bytes; /* leader: cells of a ring, power of two; 0: 131072 */
 	uint32_t ops;	     /* leader: operations in flight at most, power of two; 0: 1024 */
 	uint32_t events;     /* leader: events a recorder holds, power of two; 0: 1024 */
+	/* leader: bytes for messages that are larger than a ring's limit, power of two; one may
+	 * have a quarter of them; 0: 1 MiB */
+	uint32_t bulk_bytes;
 	const struct kvr_model *model; /* NULL: all zero. Ranks: compared, NULL: not compared */
 	/*
 	 * The caller's own fingerprint: lines "name=value", such as "tp_size=8\npp_size=2\n", at

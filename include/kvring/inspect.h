@@ -29,6 +29,7 @@ struct kvr_inspect_group {
 	uint32_t ring_bytes;
 	uint32_t ops;
 	uint32_t events;
+	uint32_t bulk_bytes;
 	uint32_t creator_pid;
 	struct kvr_model model;
 	char setup[504];     /* the leader's fingerprint, lines "name=value" */
@@ -39,6 +40,9 @@ struct kvr_inspect_group {
 	int32_t cause;	/* why the leader declared it failed */
 	uint32_t blamed;
 	uint32_t same_boot; /* 0: ages are meaningless, the machine restarted */
+	/* operations that ended while a rank may still copy, and the slots of the pool they hold */
+	uint64_t quarantined_ops, quarantined_slots;
+	uint64_t bulk_used; /* bytes of large messages that a rank may still read */
 };
 
 struct kvr_inspect_proc {
@@ -55,7 +59,9 @@ struct kvr_inspect_proc {
 	uint64_t phase_until;
 	uint64_t tick_seen;
 	uint64_t lost_wakes, expired, mismatches;
-	uint64_t calls[16];
+	/* not applied: about operations that ended, told twice, never known */
+	uint64_t late, duplicate, foreign;
+	uint64_t calls[32];
 	uint64_t taken[KVR_CHANNELS];
 };
 
@@ -79,7 +85,10 @@ struct kvr_inspect_message {
 struct kvr_inspect_op {
 	struct kvr_request request;
 	uint32_t entry, kind, stage, value, blocks;
-	uint64_t begun_ns, stage_ns, acked;
+	uint32_t layered; /* a load by layers: */
+	uint32_t layers;  /* layer groups that are in the pool */
+	uint64_t begun_ns, stage_ns;
+	uint64_t need, acked; /* ranks that this stage waits for; those that answered */
 };
 
 /* path: a file; or name (dir NULL: /dev/shm). Waits for nothing. -ENOENT; -EPROTO "not a kvring
@@ -98,7 +107,8 @@ KVR_API int kvr_inspect_channel(struct kvr_inspect *inspect, uint32_t channel, u
 /* The last max messages still readable in that ring, oldest first. Returns their number. */
 KVR_API int kvr_inspect_messages(struct kvr_inspect *inspect, uint32_t channel, uint32_t rank,
 				 struct kvr_inspect_message *ret_messages, uint32_t max);
-/* Operations that have not ended. Returns their number. */
+/* Operations that have not ended, or hold slots that a rank may still copy. Returns their number.
+ */
 KVR_API int kvr_inspect_ops(struct kvr_inspect *inspect, struct kvr_inspect_op *ret_ops,
 			    uint32_t max);
 /* The last max recorder events of a process as text lines with age, oldest first, each passed to

@@ -116,15 +116,20 @@ enum kvr_tag {
 	KVR_TAG_LOAD_BEGIN,
 	KVR_TAG_SHUTDOWN,
 	KVR_TAG_RESET,
+	KVR_TAG_PREFETCH,
+	KVR_TAG_PROPOSE,
 	KVR_TAG_USER = 256
 };
 
 /* Stages of an operation. They only rise; KVR_STAGE_WRITTEN and above are ends. */
 enum kvr_stage {
 	KVR_STAGE_NONE,
-	KVR_STAGE_BEGUN,    /* slots reserved, ranks may copy (store) or reads run (load) */
-	KVR_STAGE_COPIED,   /* every writer copied and hashed: GPU memory may be reused */
-	KVR_STAGE_HOST,	    /* store: a lookup may hit. load: bytes are in the pool, verify them */
+	/* slots reserved, ranks may copy (store); reads run (load, prefetch); ranks check what is
+	 * proposed (decision, load by layers) */
+	KVR_STAGE_BEGUN,
+	KVR_STAGE_COMMITTED, /* decision, load by layers: every rank voted for it; reads run */
+	KVR_STAGE_COPIED,    /* every writer copied and hashed: GPU memory may be reused */
+	KVR_STAGE_HOST,	     /* store: a lookup may hit. load: bytes are in the pool, verify them */
 	KVR_STAGE_VERIFIED, /* load: every rank verified; the status is the number of good blocks */
 	KVR_STAGE_WRITTEN,  /* store: on the store, a restart finds it. END */
 	KVR_STAGE_DONE, /* load: every rank is done with the slots; a store without devices. END */
@@ -146,7 +151,7 @@ struct kvr_hit {
 /* What happened to an operation. One record for each stage it passes; exactly one end. */
 struct kvr_completion {
 	struct kvr_request request;
-	uint32_t kind;	/* 1 store, 2 load */
+	uint32_t kind;	/* 1 store, 2 load, 3 prefetch, 4 decision, 5 reset */
 	uint32_t stage; /* enum kvr_stage; >= KVR_STAGE_END is the end */
 	int32_t status; /* 0, or the cause of FAILED or LOST */
 	uint32_t blocks;

@@ -33,7 +33,8 @@ static inline int header_good(struct state *x)
 	return h->magic == KVR_SEG_MAGIC && h->version == KVR_SEG_VERSION &&
 	       h->header_bytes == sizeof *h && h->layout_hash == kvr_layout_hash() &&
 	       h->checksum == kvr_header_sum(h) && !h->incompat && h->channels == KVR_CHANNELS &&
-	       !kvr_layout_init(&x->l, h->page, h->ranks, h->ring_bytes, h->ops, h->events) &&
+	       !kvr_layout_init(&x->l, h->page, h->ranks, h->ring_bytes, h->ops, h->events,
+				h->bulk_bytes) &&
 	       h->total_bytes == x->l.total && x->bytes == x->l.total &&
 	       h->config_len <= sizeof h->config && h->epoch && memchr(h->name, 0, sizeof h->name);
 }

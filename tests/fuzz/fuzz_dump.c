@@ -469,7 +469,7 @@ static int handle_open(struct script *s, struct handle *h)
 		rc = kvr_inspect_group(h->in, &g); /* fails when it was cut off meanwhile */
 		if (!rc)
 			must(!kvr_layout_init(&h->l, KVR_PAGE, g.ranks, g.ring_bytes, g.ops,
-					      g.events));
+					      g.events, g.bulk_bytes));
 		else
 			kvr_inspect_close(h->in);
 	}

@@ -503,6 +503,7 @@ static void leader_open(void)
 					.ring_bytes = SEG_RING,
 					.ops = SEG_OPS,
 					.events = SEG_EVENTS,
+					.bulk_bytes = SEG_BULK,
 					.host_bytes = 4096 + SLOTS * 8192 };
 	struct kvr_shape shape;
 	uint32_t i;

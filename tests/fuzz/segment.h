@@ -32,6 +32,7 @@
 #define SEG_RING 1024u
 #define SEG_OPS 16u
 #define SEG_EVENTS 16u
+#define SEG_BULK 4096u
 
 /* --- a private directory ------------------------------------------------------------- */
 
@@ -482,6 +483,7 @@ static inline struct kvr_group_opts seg_opts(uint32_t ranks, const struct kvr_co
 					.ring_bytes = SEG_RING,
 					.ops = SEG_OPS,
 					.events = SEG_EVENTS,
+					.bulk_bytes = SEG_BULK,
 					.model = &seg_model,
 					.setup = SEG_SETUP,
 					.config = c,
@@ -598,7 +600,7 @@ static inline int seg_resize(struct script *s, int fd, uint64_t most, struct kvr
 	struct kvr_seg_header h;
 
 	if (kvr_layout_init(&new, a < 0xd8 ? KVR_PAGE : KVR_PAGE / 2 << a % 8, a % 72,
-			    SEG_RING / 2 << b % 4, 16u << b / 4 % 4, 16u << b / 16 % 4) ||
+			    SEG_RING / 2 << b % 4, 16u << b / 4 % 4, 16u << b / 16 % 4, SEG_BULK) ||
 	    new.total > most || syscall(SYS_pread64, fd, &h, sizeof h, 0) != sizeof h)
 		return 0;
 	h.page = new.page;
@@ -606,6 +608,7 @@ static inline int seg_resize(struct script *s, int fd, uint64_t most, struct kvr
 	h.ring_bytes = new.ring_bytes;
 	h.ops = new.ops;
 	h.events = new.events;
+	h.bulk_bytes = new.bulk_bytes;
 	h.total_bytes = new.total;
 	must(syscall(SYS_pwrite64, fd, &h, sizeof h, 0) == sizeof h);
 	must(!ftruncate(fd, (off_t) new.total));
