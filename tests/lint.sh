@@ -30,9 +30,9 @@ written="$code $scripts Makefile $(existing tests/*.py bench/*.py tools/*.py)"
 # with (group_scan.c belongs to group). A file includes its own noun and lower layers only; within
 # L0 files may include each other. ring and storage are halves that never meet below the engine.
 cat >"$tmp/layers" <<'TABLE'
-0 - err atomic clock hash util io layout types version point fork
+0 - err atomic clock hash util io layout types version point fork axes
 1 - shm node uring pread file life process
-2 ring ring wait recorder peer
+2 ring ring wait recorder peer alike
 2 storage format sched fault
 3 ring group
 3 storage store index pool
