@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calls that every process of a group must make alike: lookups, stores, loads, prefetches,
- * decisions, resets. Each process keeps a log of its own: a count, and for the last `window` calls of
- * each kind what was asked and a hash of everything up to there. Whoever compares two logs finds
+ * decisions, resets. Each process keeps a log of its own: a count, and for the last `window` calls
+ * of each kind what was asked and a hash of everything up to there. Whoever compares two logs finds
  * the first call that differs; how far two processes are apart is no difference. Polls are in no
  * log. Layout in layout.h (struct kvr_alike_log).
  *
@@ -37,10 +37,10 @@ struct kvr_alike {
 void kvr_alike_init(struct kvr_alike *a, const struct kvr_layout *layout, void *logs,
 		    const void *leader, struct kvr_drift *drift);
 /*
- * This process makes that call; `keys` and `last` (the last of the keys, which stands for all before
- * it; NULL: none) are what else must be equal. Nothing when it only goes on with a call that had no
- * answer yet. A rank then compares with the leader's record of the same index, if it is there, and
- * keeps the first difference in its page.
+ * This process makes that call; `keys` and `last` (the last of the keys, which stands for all
+ * before it; NULL: none) are what else must be equal. Nothing when it only goes on with a call that
+ * had no answer yet. A rank then compares with the leader's record of the same index, if it is
+ * there, and keeps the first difference in its page.
  */
 void kvr_alike_call(struct kvr_alike *a, enum kvr_alike kind, const struct kvr_request *request,
 		    uint32_t keys, const struct kvr_key *last);

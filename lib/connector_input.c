@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "atomic.h"
-#include "connector_priv.h"
+#include "connector_rank.h"
 #include "err.h"
 #include "util.h"
 

@@ -7,7 +7,7 @@
 
 #include "atomic.h"
 #include "channel_priv.h"
-#include "connector_priv.h"
+#include "connector_rank.h"
 #include "err.h"
 #include "util.h"
 
