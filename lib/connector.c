@@ -101,6 +101,35 @@ int kvr_connector_release(struct kvr_connector *c, const struct kvr_request *req
 	return leave(c, KVR_CALL_RELEASE, KVR_CH_LOOKUP, &req, 0);
 }
 
+int kvr_connector_abort(struct kvr_connector *c, const struct kvr_request *request)
+{
+	struct kvr_request req = kvr_request_name(request);
+	int n = enter(c, KVR_CALL_ABORT, KVR_CH_CONTROL);
+
+	if (n)
+		return n;
+	if (is_leader(c))
+		n = kvr_engine_abort(c->engine, &req);
+	else
+		kvr_rank_abort(c, &req);
+	return leave(c, KVR_CALL_ABORT, KVR_CH_CONTROL, &req, n);
+}
+
+int kvr_connector_refuse(struct kvr_connector *c, enum kvr_kind kind,
+			 const struct kvr_request *request, int status, uint64_t deadline_ns)
+{
+	struct kvr_request req = kvr_request_name(request);
+	int err = enter_alive(c, KVR_CALL_REFUSE, KVR_CH_CONTROL);
+
+	if (!err && !is_leader(c))
+		err = KVR_FAIL(-EINVAL, "refuse: rank %u asked; the leader decides", c->rank);
+	if (!err && (status >= 0 || status < -4095))
+		err = KVR_FAIL(-EINVAL, "refuse: status %d; a negative errno", status);
+	if (!err)
+		err = kvr_lead_refuse(c, kind, &req, status, deadline_ns);
+	return leave(c, KVR_CALL_REFUSE, KVR_CH_CONTROL, &req, err);
+}
+
 int kvr_connector_store_begin(struct kvr_connector *c, const struct kvr_request *request,
 			      const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
 			      struct kvr_block *ret_blocks, uint32_t max, uint32_t *ret_covered)
@@ -127,6 +156,8 @@ int kvr_connector_store_copied(struct kvr_connector *c, const struct kvr_request
 
 	if (!err && !is_leader(c))
 		err = kvr_rank_store_copied(c, &req, status);
+	else if (!err && status < 0)
+		err = kvr_engine_fail(c->engine, &req, KVR_OP_STORE, status);
 	return leave(c, KVR_CALL_STORE_COPIED, KVR_CH_STORE, &req, err);
 }
 

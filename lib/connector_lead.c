@@ -29,6 +29,26 @@ int kvr_lead_lookup(struct kvr_connector *c, const struct kvr_request *req,
 	return status;
 }
 
+int kvr_lead_refuse(struct kvr_connector *c, enum kvr_kind kind, const struct kvr_request *req,
+		    int status, uint64_t deadline_ns)
+{
+	static const struct {
+		uint32_t channel, tag;
+	} at[] = { [KVR_KIND_LOOKUP] = { KVR_CH_LOOKUP, KVR_TAG_LOOKUP_RESULT },
+		   [KVR_KIND_STORE] = { KVR_CH_STORE, KVR_TAG_STORE_BEGIN },
+		   [KVR_KIND_LOAD] = { KVR_CH_LOAD, KVR_TAG_LOAD_BEGIN },
+		   [KVR_KIND_PREFETCH] = { KVR_CH_PREFETCH, KVR_TAG_PREFETCH },
+		   [KVR_KIND_DECISION] = { KVR_CH_CONTROL, KVR_TAG_PROPOSE } };
+	struct kvr_engine_answer a = { .status = status };
+	struct kvr_wire_lookup w = { .status = status };
+	const void *data = kind == KVR_KIND_LOOKUP ? (const void *)&w : &a;
+
+	if ((uint32_t)kind >= KVR_ARRAY_LEN(at))
+		return KVR_FAIL(-EINVAL, "refuse: kind %d is none that can be refused", (int)kind);
+	return kvr_channels_publish(c->channels, at[kind].channel, 0, at[kind].tag, req, data,
+				    kind == KVR_KIND_LOOKUP ? sizeof w : sizeof a, deadline_ns);
+}
+
 /* Publishes the answer of a begin and starts the operation; one that no rank will learn of is
  * dropped. */
 static int publish_begin(struct kvr_connector *c, uint32_t channel, uint32_t tag,

@@ -137,10 +137,18 @@ int kvr_rank_load_wait(struct kvr_connector *c, const struct kvr_request *req,
 
 	if (op && op->stage == KVR_STAGE_LOST)
 		return kvr_rank_lost(c, op);
-	if (!op || op->list == KVR_NO_LIST)
+	if (!op)
 		return kvr_rank_unknown(c, req, KVR_OP_LOAD);
+	if (op->list == KVR_NO_LIST) { /* given back: how it ended, or -ENOENT */
+		err = kvr_rank_op_ended(c, op)
+			      ? kvr_rank_wait_op(c, op, KVR_STAGE_VERIFIED, deadline_ns, &good)
+			      : 0;
+		return err ? err : kvr_rank_unknown(c, req, KVR_OP_LOAD);
+	}
 	if (!op->voted) {
 		err = kvr_rank_wait_op(c, op, KVR_STAGE_HOST, deadline_ns, &good);
+		if (err && kvr_rank_op_ended(c, op))
+			kvr_rank_give_up(c, op);
 		if (err)
 			return err;
 		err = verify(c, op, keys, good < op->n ? good : op->n);
@@ -154,6 +162,8 @@ int kvr_rank_load_wait(struct kvr_connector *c, const struct kvr_request *req,
 		kvr_rank_answer(c, op, KVR_ACK_VERIFIED, op->good);
 	}
 	err = kvr_rank_wait_op(c, op, KVR_STAGE_VERIFIED, deadline_ns, &good);
+	if (err && kvr_rank_op_ended(c, op))
+		kvr_rank_give_up(c, op);
 	if (err)
 		return err;
 	if (good > op->n || good > max)
@@ -167,8 +177,12 @@ int kvr_rank_load_done(struct kvr_connector *c, const struct kvr_request *req)
 {
 	struct kvr_rank_op *op = kvr_rank_op_find(&c->known, req, KVR_OP_LOAD);
 
-	if (!op)
+	if (!op) {
+		kvr_rank_count(&kvr_rank_page(c)->foreign);
 		return kvr_rank_unknown(c, req, KVR_OP_LOAD);
+	}
+	if (op->answered)
+		kvr_rank_count(&kvr_rank_page(c)->duplicate);
 	if (op->list == KVR_NO_LIST)
 		return 0;
 	/* Without a vote this rank gives up the load: the others must not wait for it. */

@@ -68,7 +68,7 @@ uint64_t kvr_rank_op_word(const struct kvr_connector *c, uint32_t entry)
 	return kvr_load_acquire(&entries[entry].word); /* O2, pairs with O1 */
 }
 
-static int op_ended(const struct kvr_connector *c, const struct kvr_rank_op *op)
+int kvr_rank_op_ended(const struct kvr_connector *c, const struct kvr_rank_op *op)
 {
 	uint64_t w = kvr_rank_op_word(c, op->entry);
 
@@ -97,7 +97,8 @@ static void lists_reclaim(struct kvr_connector *c)
 	struct kvr_rank_ops *k = &c->known;
 
 	for (uint32_t i = 0; i < k->capacity && !~k->lists_used; i++)
-		if (k->ops[i].used && k->ops[i].list != KVR_NO_LIST && op_ended(c, &k->ops[i]))
+		if (k->ops[i].used && k->ops[i].list != KVR_NO_LIST &&
+		    kvr_rank_op_ended(c, &k->ops[i]))
 			kvr_rank_list_drop(c, &k->ops[i]);
 }
 
@@ -187,10 +188,18 @@ void kvr_rank_acknowledge(struct kvr_connector *c, uint32_t entry, uint32_t gen,
 	kvr_group_ring_leader(c->group);
 }
 
-void kvr_rank_answer(struct kvr_connector *c, const struct kvr_rank_op *op, enum kvr_ack code,
+void kvr_rank_answer(struct kvr_connector *c, struct kvr_rank_op *op, enum kvr_ack code,
 		     uint32_t value)
 {
+	op->answered |= code != KVR_ACK_VOTED && code != KVR_ACK_VERIFIED;
 	kvr_rank_acknowledge(c, op->entry, op->gen, code, value);
+}
+
+void kvr_rank_give_up(struct kvr_connector *c, struct kvr_rank_op *op)
+{
+	if (!op->answered)
+		kvr_rank_answer(c, op, KVR_ACK_FAILED, ECANCELED);
+	kvr_rank_list_drop(c, op);
 }
 
 /*

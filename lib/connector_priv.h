@@ -61,8 +61,9 @@ struct kvr_rank_op {
 	uint64_t since;	   /* 0: begun here; else the tick of the first completion about it */
 	uint64_t end_tick; /* of the completion that told the end */
 	uint32_t voted, good;
-	uint32_t held; /* a wait looks at it */
-	uint32_t next; /* in its bucket */
+	uint32_t answered; /* this rank's last word is stored: it touches no block any more */
+	uint32_t held;	   /* a wait looks at it */
+	uint32_t next;	   /* in its bucket */
 	uint32_t bad; /* the leader's word for it was impossible: this one, when so much was told */
 	uint32_t bad_told;
 	uint64_t bad_word;
@@ -136,6 +137,8 @@ int kvr_lead_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode, u
 			     uint64_t deadline_ns, struct kvr_completion *ret, uint32_t max,
 			     uint64_t *ret_tick);
 int kvr_lead_shutdown(struct kvr_connector *c, uint64_t deadline_ns);
+int kvr_lead_refuse(struct kvr_connector *c, enum kvr_kind kind, const struct kvr_request *req,
+		    int status, uint64_t deadline_ns);
 
 /* connector_rank.c, for connector_ticks.c and back. */
 struct kvr_rank_op *kvr_rank_op_find(struct kvr_rank_ops *k, const struct kvr_request *request,
@@ -184,6 +187,7 @@ int kvr_rank_store_begin(struct kvr_connector *c, const struct kvr_request *req,
 			 const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
 			 struct kvr_block *ret_blocks, uint32_t *ret_covered);
 int kvr_rank_store_copied(struct kvr_connector *c, const struct kvr_request *req, int status);
+void kvr_rank_abort(struct kvr_connector *c, const struct kvr_request *req);
 int kvr_rank_wait_store(struct kvr_connector *c, const struct kvr_request *req,
 			enum kvr_stage stage, uint64_t deadline_ns);
 int kvr_rank_load_begin(struct kvr_connector *c, const struct kvr_request *req, uint32_t n,

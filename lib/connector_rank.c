@@ -67,6 +67,12 @@ static int begin_known(struct kvr_connector *c, uint32_t kind, const struct kvr_
 			"more blocks than were asked for; do all ranks pass the "
 			"same keys?");
 	op = kvr_rank_op_exact(&c->known, req, kind, a->entry, a->gen);
+	if (op && op->stage == KVR_STAGE_CANCELLED && op->since)
+		return KVR_FAIL(-ECANCELED,
+				"rank %u: the %s of request %llu/%u was cancelled before this rank "
+				"began it",
+				c->rank, kvr_op_kind_name(kind), (unsigned long long)req->id,
+				req->attempt);
 	/* A second list of blocks would pass for the one that was verified. */
 	if (op && !op->since)
 		return kvr_rank_bad_message(c, m, "this rank began that operation before");
@@ -189,12 +195,23 @@ int kvr_rank_store_copied(struct kvr_connector *c, const struct kvr_request *req
 {
 	struct kvr_rank_op *op = kvr_rank_op_find(&c->known, req, KVR_OP_STORE);
 
-	if (!op)
-		return kvr_rank_unknown(c, req, KVR_OP_STORE);
 	if (status > 0 || status < -4095)
 		return KVR_FAIL(-EINVAL, "store_copied: status %d; 0 or a negative errno", status);
-	if (op->list == KVR_NO_LIST)
-		return 0; /* nothing to store, or acknowledged already */
+	if (!op) {
+		kvr_rank_count(&kvr_rank_page(c)->foreign);
+		return kvr_rank_unknown(c, req, KVR_OP_STORE);
+	}
+	if (op->answered || !op->n || op->stage == KVR_STAGE_LOST) {
+		if (op->answered)
+			kvr_rank_count(&kvr_rank_page(c)->duplicate);
+		return 0;
+	}
+	if (op->list == KVR_NO_LIST || kvr_rank_op_ended(c, op)) {
+		/* Nobody waited for this rank; or the slots wait for its word in quarantine. */
+		kvr_rank_count(&kvr_rank_page(c)->late);
+		kvr_rank_give_up(c, op);
+		return 0;
+	}
 	if (status < 0) {
 		kvr_rank_answer(c, op, KVR_ACK_FAILED, (uint32_t)-status);
 	} else {
@@ -214,4 +231,23 @@ int kvr_rank_wait_store(struct kvr_connector *c, const struct kvr_request *req,
 
 	return op ? kvr_rank_wait_op(c, op, stage, deadline_ns, &value)
 		  : kvr_rank_unknown(c, req, KVR_OP_STORE);
+}
+
+void kvr_rank_abort(struct kvr_connector *c, const struct kvr_request *req)
+{
+	static const uint32_t channels[] = { KVR_CH_LOOKUP, KVR_CH_STORE, KVR_CH_LOAD,
+					     KVR_CH_PREFETCH };
+	static const uint32_t kinds[] = { KVR_OP_STORE, KVR_OP_LOAD };
+
+	for (uint32_t i = 0; i < KVR_ARRAY_LEN(channels); i++)
+		kvr_channels_forget(c->channels, channels[i], req);
+	for (uint32_t i = 0; i < KVR_ARRAY_LEN(kinds); i++) {
+		struct kvr_rank_op *op = kvr_rank_op_find(&c->known, req, kinds[i]);
+
+		if (!op || op->list == KVR_NO_LIST || op->answered)
+			continue;
+		if (op->voted)
+			kvr_rank_answer(c, op, KVR_ACK_DONE, op->good);
+		kvr_rank_give_up(c, op);
+	}
 }

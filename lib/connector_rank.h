@@ -7,6 +7,7 @@
 #ifndef KVR_CONNECTOR_RANK_H
 #define KVR_CONNECTOR_RANK_H
 
+#include "atomic.h"
 #include "connector_priv.h"
 
 #define KVR_NO_LIST UINT32_MAX
@@ -17,10 +18,21 @@ struct kvr_rank_op *kvr_rank_op_add(struct kvr_connector *c, const struct kvr_re
 				    uint32_t kind, const struct kvr_engine_answer *a);
 struct kvr_engine_block *kvr_rank_list(struct kvr_connector *c, const struct kvr_rank_op *op);
 void kvr_rank_list_drop(struct kvr_connector *c, struct kvr_rank_op *op);
+/* It ended, as far as the leader's word or a completion says. */
+int kvr_rank_op_ended(const struct kvr_connector *c, const struct kvr_rank_op *op);
+static inline struct kvr_rank_page *kvr_rank_page(struct kvr_connector *c)
+{
+	return kvr_group_own_page(c->group);
+}
+/* One more in a counter of this rank's page. */
+static inline void kvr_rank_count(uint64_t *counter)
+{
+	kvr_store_relaxed(counter, *counter + 1);
+}
 /* Stores this rank's word for an operation and rings the leader, unless the entry is another's. */
 void kvr_rank_acknowledge(struct kvr_connector *c, uint32_t entry, uint32_t gen, enum kvr_ack code,
 			  uint32_t value);
-void kvr_rank_answer(struct kvr_connector *c, const struct kvr_rank_op *op, enum kvr_ack code,
+void kvr_rank_answer(struct kvr_connector *c, struct kvr_rank_op *op, enum kvr_ack code,
 		     uint32_t value);
 /* The sentence of an operation that has no other end; and of one that is not known here. */
 int kvr_rank_lost(struct kvr_connector *c, const struct kvr_rank_op *op);
@@ -34,6 +46,8 @@ int kvr_rank_take_begin(struct kvr_connector *c, uint32_t kind, const struct kvr
 			struct kvr_rank_op **ret_op);
 void kvr_rank_fill(struct kvr_connector *c, const struct kvr_rank_op *op, uint32_t n,
 		   struct kvr_block *ret_blocks);
+/* The operation ended without this rank: it gives the blocks back. */
+void kvr_rank_give_up(struct kvr_connector *c, struct kvr_rank_op *op);
 /* This rank's segments of a block: hashes them into its header page. */
 void kvr_rank_hash(struct kvr_connector *c, uint32_t slot);
 

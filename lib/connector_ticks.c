@@ -55,6 +55,11 @@ static void pend(struct kvr_connector *c, const struct kvr_wire_record *r, uint6
 	struct kvr_request req = { .id = r->id, .space = r->space, .attempt = r->attempt };
 	struct kvr_rank_op *op = known(c, &req, r);
 
+	/* What was told before is not told again, and changes nothing. */
+	if (op && op->stage != KVR_STAGE_LOST && (op->stage || r->stage <= op->reached)) {
+		kvr_rank_count(&kvr_rank_page(c)->duplicate);
+		return;
+	}
 	k->pending[k->tail++ & k->pending_mask] = (struct kvr_completion){ .request = req,
 									   .kind = r->kind,
 									   .stage = r->stage,
@@ -74,6 +79,9 @@ static void pend(struct kvr_connector *c, const struct kvr_wire_record *r, uint6
 		op->status = r->status;
 		op->end_tick = tick;
 	}
+	/* It never began here, and now it does not: the leader need not wait for this rank. */
+	if (r->stage == KVR_STAGE_CANCELLED && op->since && !op->answered)
+		kvr_rank_give_up(c, op);
 }
 
 /* Takes what is on COMPLETE into `pending`. 0, or -errno other than "nothing there". */

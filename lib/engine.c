@@ -352,7 +352,7 @@ static int allocate(struct kvr_engine *e)
 		e->io[i].next = e->free_io;
 		e->free_io = &e->io[i];
 	}
-	e->active = KVR_NO_OP;
+	e->active = e->held = KVR_NO_OP;
 	e->done_mask = ops * KVR_OP_RECORDS - 1;
 	return 0;
 }

@@ -76,6 +76,11 @@ int kvr_engine_store_begin(struct kvr_engine *e, const struct kvr_request *req,
 int kvr_engine_load_begin(struct kvr_engine *e, const struct kvr_request *req, uint32_t n,
 			  uint64_t deadline_ns, struct kvr_engine_answer *ret_answer,
 			  struct kvr_engine_block *blocks);
+/* Ends what that request has: its pin, and its operations (kvr_op_abort). Returns how many. */
+int kvr_engine_abort(struct kvr_engine *e, const struct kvr_request *req);
+/* The leader's own failure: the operation fails with it once its ranks answered. */
+int kvr_engine_fail(struct kvr_engine *e, const struct kvr_request *req, enum kvr_op_kind kind,
+		    int status);
 /* The answer of a begin is published: the operation starts. Or it could not be published, no rank
  * learned of it: it never was. */
 void kvr_engine_begun(struct kvr_engine *e, const struct kvr_engine_answer *answer);

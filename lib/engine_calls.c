@@ -78,6 +78,44 @@ int kvr_engine_release(struct kvr_engine *e, const struct kvr_request *req)
 	return 0;
 }
 
+int kvr_engine_abort(struct kvr_engine *e, const struct kvr_request *req)
+{
+	struct kvr_pin *pin;
+	int n = 0;
+
+	pthread_mutex_lock(&e->lock);
+	pin = pin_find(e, req);
+	if (pin)
+		pin_drop(e, pin);
+	for (uint32_t i = e->active, next; i != KVR_NO_OP; i = next) {
+		struct kvr_op *op = &e->ops[i];
+
+		next = op->next_op;
+		if (kvr_request_equal(&op->req, req))
+			n += kvr_op_abort(e, op, -ECANCELED);
+	}
+	pthread_mutex_unlock(&e->lock);
+	kvr_engine_wake(e);
+	return n;
+}
+
+int kvr_engine_fail(struct kvr_engine *e, const struct kvr_request *req, enum kvr_op_kind kind,
+		    int status)
+{
+	struct kvr_op *op;
+
+	pthread_mutex_lock(&e->lock);
+	op = kvr_op_find(e, req, kind);
+	if (op && op->stage < KVR_STAGE_END && !op->status)
+		op->status = status;
+	pthread_mutex_unlock(&e->lock);
+	kvr_engine_wake(e);
+	if (op)
+		return 0;
+	return KVR_FAIL(-ENOENT, "no %s of request %llu/%u is known", kvr_op_kind_name(kind),
+			(unsigned long long)req->id, req->attempt);
+}
+
 /* A begin that may have to wait for room in the pool. */
 struct begin {
 	struct kvr_engine *e;
@@ -374,11 +412,8 @@ static void name_missing(struct kvr_engine *e, const struct kvr_request *req, en
 
 	pthread_mutex_lock(&e->lock);
 	op = kvr_op_find(e, req, kind);
-	if (op && kind == KVR_OP_STORE && op->stage == KVR_STAGE_BEGUN)
-		missing = e->writers & ~op->acked;
-	else if (op && kind == KVR_OP_LOAD && op->stage >= KVR_STAGE_HOST &&
-		 op->stage < KVR_STAGE_END)
-		missing = e->readers & ~op->acked;
+	if (op && op->stage < KVR_STAGE_END)
+		missing = op->need & ~op->acked;
 	pthread_mutex_unlock(&e->lock);
 	for (int n = 0; missing && n < 3; n++, missing &= missing - 1) {
 		kvr_group_describe(e->group, (uint32_t)__builtin_ctzll(missing), who, sizeof who);
@@ -463,16 +498,15 @@ uint32_t kvr_engine_records(struct kvr_engine *e, uint32_t from, struct kvr_comp
 
 void kvr_engine_told(struct kvr_engine *e, uint32_t n)
 {
-	const uint32_t ops = e->group->layout.ops;
-
 	pthread_mutex_lock(&e->lock);
 	while (n--) {
 		const struct kvr_engine_record *r = &e->done[e->done_head++ & e->done_mask];
 
-		if (r->end) {
-			e->ops[r->entry].used = 0;
-			e->free_ops[(e->free_head + e->free_count++) % ops] = r->entry;
-		}
+		if (!r->end)
+			continue;
+		e->ops[r->entry].told = 1;
+		if (!e->ops[r->entry].held)
+			kvr_op_free(e, &e->ops[r->entry]);
 	}
 	pthread_mutex_unlock(&e->lock);
 }
@@ -555,7 +589,7 @@ int kvr_engine_drain(struct kvr_engine *e, uint64_t deadline_ns)
 	if (err != -ETIMEDOUT)
 		return err > 0 ? 0 : err;
 	pthread_mutex_lock(&e->lock);
-	for (uint32_t i = e->active; i != KVR_NO_OP; i = e->ops[i].next_active)
+	for (uint32_t i = e->active; i != KVR_NO_OP; i = e->ops[i].next_op)
 		oldest = i; /* new ones go to the front */
 	struct kvr_op op = e->ops[oldest == KVR_NO_OP ? 0 : oldest];
 

@@ -28,6 +28,28 @@ static void record(struct kvr_engine *e, struct kvr_op *op, uint32_t stage, int 
 					    .end = (uint32_t)end };
 }
 
+/* The ranks that must answer before this stage ends. */
+static uint64_t need_of(const struct kvr_engine *e, const struct kvr_op *op)
+{
+	switch (op->kind << 8 | op->stage) {
+	case KVR_OP_STORE << 8 | KVR_STAGE_BEGUN:
+		return op->blocks ? e->writers : 0;
+	case KVR_OP_LOAD << 8 | KVR_STAGE_HOST:
+	case KVR_OP_LOAD << 8 | KVR_STAGE_VERIFIED:
+		return e->readers;
+	default:
+		return 0;
+	}
+}
+
+static void show_acks(struct kvr_engine *e, struct kvr_op *op)
+{
+	struct kvr_op_entry *entry = entry_of(e, op);
+
+	kvr_store_relaxed(&entry->need, op->need);
+	kvr_store_relaxed(&entry->acked, op->acked);
+}
+
 void kvr_op_stage(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage, uint32_t value,
 		  int recorded)
 {
@@ -36,11 +58,13 @@ void kvr_op_stage(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage,
 	if (stage < KVR_STAGE_FAILED)
 		op->reached = stage;
 	op->stage = stage;
+	if (stage < KVR_STAGE_END)
+		op->need = need_of(e, op);
 	op->acked = 0;
 	op->next = 0;
 	entry->stage_ns = kvr_now();
 	entry->blocks = op->blocks;
-	kvr_store_relaxed(&entry->acked, 0);
+	show_acks(e, op);
 	kvr_store_release(&entry->word, kvr_word(op->gen, stage, value)); /* O1, pairs with O2 */
 	if (recorded)
 		record(e, op, stage, 0, 0);
@@ -52,25 +76,43 @@ static int waits_for_ranks(const struct kvr_op *op)
 	return op->kind == KVR_OP_LOAD || op->stage <= KVR_STAGE_BEGUN;
 }
 
+static void list_add(struct kvr_engine *e, uint32_t *head, struct kvr_op *op)
+{
+	op->prev = KVR_NO_OP;
+	op->next_op = *head;
+	if (*head != KVR_NO_OP)
+		e->ops[*head].prev = kvr_op_entry(e, op);
+	*head = kvr_op_entry(e, op);
+}
+
+static void list_remove(struct kvr_engine *e, uint32_t *head, struct kvr_op *op)
+{
+	if (op->prev == KVR_NO_OP)
+		*head = op->next_op;
+	else
+		e->ops[op->prev].next_op = op->next_op;
+	if (op->next_op != KVR_NO_OP)
+		e->ops[op->next_op].prev = op->prev;
+}
+
 static void unlink_active(struct kvr_engine *e, struct kvr_op *op)
 {
 	if (waits_for_ranks(op))
 		e->open_count--;
-	if (op->prev_active == KVR_NO_OP)
-		e->active = op->next_active;
-	else
-		e->ops[op->prev_active].next_active = op->next_active;
-	if (op->next_active != KVR_NO_OP)
-		e->ops[op->next_active].prev_active = op->prev_active;
+	list_remove(e, &e->active, op);
 	e->active_count--;
 }
 
-void kvr_op_end(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage, int status)
+/* need: the ranks that may still copy. The operation keeps its blocks, and its entry, until they
+ * cannot. */
+static void end(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage, int status,
+		uint64_t need)
 {
 	uint32_t value = stage == KVR_STAGE_DONE ? op->good : 0;
 
 	unlink_active(e, op);
 	op->status = status;
+	op->need = need;
 	if (stage >= KVR_STAGE_FAILED)
 		value = op->reached << 16 | ((uint32_t)-status & 0xffff);
 	kvr_op_stage(e, op, stage, value, 0);
@@ -79,10 +121,21 @@ void kvr_op_end(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage, i
 	 * A lost operation keeps its blocks: a rank that lives on may still copy from them, and
 	 * must not find another block's bytes there. The epoch is over; so is the need for slots.
 	 */
-	if (stage != KVR_STAGE_LOST)
+	if (stage != KVR_STAGE_LOST && !need)
 		kvr_tier_unpin(&e->tier, op->ids, op->n);
 	e->stats.ops_ended++;
 	e->stats.ops_failed += status != 0;
+}
+
+void kvr_op_end(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage, int status)
+{
+	end(e, op, stage, status, 0);
+}
+
+void kvr_op_free(struct kvr_engine *e, struct kvr_op *op)
+{
+	op->used = 0;
+	e->free_ops[(e->free_head + e->free_count++) % e->group->layout.ops] = kvr_op_entry(e, op);
 }
 
 struct kvr_op *kvr_op_find(struct kvr_engine *e, const struct kvr_request *req,
@@ -90,7 +143,7 @@ struct kvr_op *kvr_op_find(struct kvr_engine *e, const struct kvr_request *req,
 {
 	struct kvr_op *newest = NULL;
 
-	for (uint32_t i = e->active; i != KVR_NO_OP; i = e->ops[i].next_active)
+	for (uint32_t i = e->active; i != KVR_NO_OP; i = e->ops[i].next_op)
 		if (e->ops[i].kind == kind && kvr_request_equal(&e->ops[i].req, req))
 			return &e->ops[i];
 	for (uint32_t i = 0; i < e->group->layout.ops; i++) {
@@ -121,12 +174,8 @@ struct kvr_op *kvr_op_new(struct kvr_engine *e, const struct kvr_request *req,
 			       .kind = kind,
 			       .ids = op->ids,
 			       .own = op->own,
-			       .used = 1,
-			       .prev_active = KVR_NO_OP,
-			       .next_active = e->active };
-	if (e->active != KVR_NO_OP)
-		e->ops[e->active].prev_active = i;
-	e->active = i;
+			       .used = 1 };
+	list_add(e, &e->active, op);
 	e->active_count++;
 	e->open_count++;
 	e->stats.ops_begun++;
@@ -135,6 +184,7 @@ struct kvr_op *kvr_op_new(struct kvr_engine *e, const struct kvr_request *req,
 	entry->space = req->space;
 	entry->attempt = req->attempt;
 	entry->kind = kind;
+	entry->flags = 0;
 	entry->begun_ns = kvr_now();
 	kvr_op_stage(e, op, KVR_STAGE_NONE, 0, 0);
 	return op;
@@ -219,12 +269,13 @@ static enum kvr_ack ack_of(struct kvr_engine *e, uint32_t rank, const struct kvr
 }
 
 /*
- * Takes the acknowledgements of this step from the ranks in `need`. Returns 1 when all are there. A
- * failure is kept but does not end the step: a rank that did not acknowledge may still copy.
+ * Takes the acknowledgements of this step from the ranks that it needs. Returns 1 when all are
+ * there. A failure is kept but does not end the step: a rank that did not acknowledge may still
+ * copy.
  */
-static int acks(struct kvr_engine *e, struct kvr_op *op, uint64_t need, enum kvr_ack step)
+static int acks(struct kvr_engine *e, struct kvr_op *op, enum kvr_ack step)
 {
-	for (uint64_t left = need & ~op->acked; left; left &= left - 1) {
+	for (uint64_t left = op->need & ~op->acked; left; left &= left - 1) {
 		uint32_t rank = (uint32_t)__builtin_ctzll(left), value;
 		enum kvr_ack code = ack_of(e, rank, op, &value);
 
@@ -239,8 +290,96 @@ static int acks(struct kvr_engine *e, struct kvr_op *op, uint64_t need, enum kvr
 			op->good = value; /* also in the DONE of a rank that did not wait */
 		}
 	}
-	kvr_store_relaxed(&entry_of(e, op)->acked, op->acked);
-	return (need & ~op->acked) == 0;
+	show_acks(e, op);
+	return (op->need & ~op->acked) == 0;
+}
+
+/* --- quarantine
+ * ----------------------------------------------------------------------------------- */
+
+/* From when on a rank that acknowledged so touches no byte of the operation's blocks any more. */
+static enum kvr_ack quiet(const struct kvr_op *op)
+{
+	return op->kind == KVR_OP_STORE ? KVR_ACK_COPIED : KVR_ACK_DONE;
+}
+
+static uint32_t slots_of(const struct kvr_op *op)
+{
+	return op->kind == KVR_OP_STORE ? op->blocks : op->n;
+}
+
+static void show_held(struct kvr_engine *e, const struct kvr_op *op, int sign)
+{
+	struct kvr_leader_page *page = kvr_group_leader_page(e->group);
+
+	e->held_ops += (uint64_t)(int64_t)sign;
+	e->held_slots += (uint64_t)(sign * (int64_t)slots_of(op));
+	kvr_store_relaxed(&page->quarantined_ops, e->held_ops);
+	kvr_store_relaxed(&page->quarantined_slots, e->held_slots);
+}
+
+static void store_undo(struct kvr_engine *e, struct kvr_op *op)
+{
+	for (uint32_t i = 0; i < op->n; i++)
+		if (op->own[i])
+			kvr_tier_kill(&e->tier, op->ids[i], 0);
+}
+
+static uint64_t may_copy(struct kvr_engine *e, struct kvr_op *op)
+{
+	if (op->kind == KVR_OP_LOAD)
+		return e->readers;
+	return op->kind == KVR_OP_STORE && op->blocks ? e->writers : 0;
+}
+
+int kvr_op_abort(struct kvr_engine *e, struct kvr_op *op, int status)
+{
+	if (op->kind == KVR_OP_STORE && op->stage > KVR_STAGE_BEGUN)
+		return 0;
+	op->aborted = 1;
+	if (!op->status)
+		op->status = status;
+	if (op->kind == KVR_OP_LOAD)
+		op->good = 0;
+	if (may_copy(e, op) && e->held_slots + slots_of(op) > e->pool.slots / 4)
+		return 1; /* ends when the ranks answered */
+	if (op->kind == KVR_OP_STORE)
+		store_undo(e, op); /* who joined these blocks is told at once */
+	end(e, op, KVR_STAGE_CANCELLED, op->status, may_copy(e, op));
+	if (op->need) {
+		op->held = 1;
+		list_add(e, &e->held, op);
+		show_held(e, op, 1);
+	}
+	return 1;
+}
+
+/* Lets go what no rank can copy any more. */
+static int held_progress(struct kvr_engine *e)
+{
+	int changed = 0;
+
+	for (uint32_t i = e->held, next; i != KVR_NO_OP; i = next) {
+		struct kvr_op *op = &e->ops[i];
+
+		next = op->next_op;
+		if (!acks(e, op, quiet(op)))
+			continue;
+		list_remove(e, &e->held, op);
+		show_held(e, op, -1);
+		kvr_tier_unpin(&e->tier, op->ids, op->n);
+		op->held = 0;
+		if (op->told)
+			kvr_op_free(e, op);
+		changed = 1;
+	}
+	return changed;
+}
+
+/* How an operation ends that failed after all ranks answered. */
+static void fail(struct kvr_engine *e, struct kvr_op *op)
+{
+	kvr_op_end(e, op, op->aborted ? KVR_STAGE_CANCELLED : KVR_STAGE_FAILED, op->status);
 }
 
 /* --- stores
@@ -312,16 +451,14 @@ static int store_progress(struct kvr_engine *e, struct kvr_op *op)
 
 	switch (op->stage) {
 	case KVR_STAGE_BEGUN:
-		if (!acks(e, op, op->blocks ? e->writers : 0, KVR_ACK_COPIED))
+		if (!acks(e, op, KVR_ACK_COPIED))
 			return 0;
 		if (!op->status) {
 			store_copied(e, op);
 			return 1;
 		}
-		for (uint32_t i = 0; i < op->n; i++)
-			if (op->own[i])
-				kvr_tier_kill(&e->tier, op->ids[i], 0);
-		kvr_op_end(e, op, KVR_STAGE_FAILED, op->status);
+		store_undo(e, op);
+		fail(e, op);
 		return 1;
 	case KVR_STAGE_COPIED:
 		for (; op->next < op->n; op->next++) {
@@ -368,7 +505,7 @@ static int load_progress(struct kvr_engine *e, struct kvr_op *op)
 		kvr_op_stage(e, op, KVR_STAGE_HOST, op->good, 0);
 		return 1;
 	case KVR_STAGE_HOST:
-		if (!acks(e, op, e->readers, KVR_ACK_VERIFIED))
+		if (!acks(e, op, KVR_ACK_VERIFIED))
 			return 0;
 		if (op->good < op->n && !op->status && !e->tier.blocks[op->ids[op->good]].dead) {
 			/* The first block that is not good on every rank is a miss from now on. */
@@ -379,10 +516,10 @@ static int load_progress(struct kvr_engine *e, struct kvr_op *op)
 		kvr_op_stage(e, op, KVR_STAGE_VERIFIED, op->good, 0);
 		return 1;
 	case KVR_STAGE_VERIFIED:
-		if (!acks(e, op, e->readers, KVR_ACK_DONE))
+		if (!acks(e, op, KVR_ACK_DONE))
 			return 0;
 		if (op->status)
-			kvr_op_end(e, op, KVR_STAGE_FAILED, op->status);
+			fail(e, op);
 		else
 			kvr_op_end(e, op, KVR_STAGE_DONE, 0);
 		return 1;
@@ -393,12 +530,12 @@ static int load_progress(struct kvr_engine *e, struct kvr_op *op)
 
 int kvr_ops_progress(struct kvr_engine *e)
 {
-	int changed = 0;
+	int changed = held_progress(e);
 
 	for (uint32_t i = e->active, next; i != KVR_NO_OP; i = next) {
 		struct kvr_op *op = &e->ops[i];
 
-		next = op->next_active;
+		next = op->next_op;
 		while (op->kind == KVR_OP_STORE ? store_progress(e, op) : load_progress(e, op))
 			changed = 1;
 	}
@@ -410,7 +547,7 @@ void kvr_ops_lose(struct kvr_engine *e, int status)
 	for (uint32_t i = e->active, next; i != KVR_NO_OP; i = next) {
 		struct kvr_op *op = &e->ops[i];
 
-		next = op->next_active;
+		next = op->next_op;
 		if (op->stage != KVR_STAGE_NONE)
 			kvr_op_end(e, op, KVR_STAGE_LOST, status);
 	}

@@ -28,12 +28,17 @@ struct kvr_op {
 	uint32_t blocks;  /* of them: for the ranks to copy */
 	uint32_t *ids;	  /* [max_blocks] */
 	uint8_t *own;	  /* [max_blocks] store: 1 for each id that this store reserved */
-	uint64_t acked;	  /* ranks, for the present stage */
+	uint64_t need;	  /* ranks whose word this stage waits for, */
+	uint64_t acked;	  /* and those of them that answered */
 	uint32_t good;	  /* load: leading blocks that are right on all so far */
 	uint32_t next;	  /* first block that was not yet seen to be where this stage wants it */
 	int32_t status;	  /* first failure */
+	uint32_t flags;	  /* KVR_OP_LAYERED */
+	uint32_t aborted; /* it ends as cancelled */
+	uint32_t held;	  /* quarantine: it ended, and ranks in `need` may still copy */
+	uint32_t told;	  /* a tick told its end */
 	uint32_t used;	  /* 0: the entry may be taken; what it was stays readable until then */
-	uint32_t prev_active, next_active;
+	uint32_t prev, next_op; /* in the list of those in flight, or held */
 };
 
 /* What is told at the next tick. */
@@ -72,8 +77,10 @@ struct kvr_engine {
 	uint32_t *op_ids;
 	uint8_t *op_own;
 	uint32_t *free_ops, free_head, free_count; /* FIFO: an entry rests as long as possible */
-	uint32_t active; /* head of the list of operations in flight, or UINT32_MAX */
+	uint32_t active; /* head of the list of operations in flight, or KVR_NO_OP */
+	uint32_t held;	 /* likewise of those in quarantine */
 	uint32_t active_count, open_count;
+	uint64_t held_ops, held_slots;
 	struct kvr_pin *pins; /* [layout.ops], the first pin_count in use */
 	uint32_t pin_count;
 	uint32_t *pin_ids;
@@ -122,6 +129,15 @@ struct kvr_op *kvr_op_new(struct kvr_engine *e, const struct kvr_request *req,
 			  enum kvr_op_kind kind);
 /* Undoes kvr_op_new(): no rank saw the operation, and nobody is told. */
 void kvr_op_drop(struct kvr_engine *e, struct kvr_op *op);
+/*
+ * Ends an operation in flight as cancelled. What ranks may still copy stays in quarantine until
+ * each of them answered or left; when too much is there already (a quarter of the pool), the
+ * operation ends only then. A store that all ranks have copied is left alone: its blocks are whole,
+ * and it needs nothing of its request. Returns 1 unless it was left alone.
+ */
+int kvr_op_abort(struct kvr_engine *e, struct kvr_op *op, int status);
+/* The entry may be used again. */
+void kvr_op_free(struct kvr_engine *e, struct kvr_op *op);
 /* Moves all operations on. 1: something changed. */
 int kvr_ops_progress(struct kvr_engine *e);
 /* The epoch is over: what is in flight ends as lost. An operation whose answer is being published

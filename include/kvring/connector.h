@@ -102,6 +102,29 @@ KVR_API int kvr_connector_lookup(struct kvr_connector *c, const struct kvr_reque
 				 struct kvr_hit *ret_hit);
 /* Drops the pin of lookup. Blocks that a running load uses stay until it ends. No message. */
 KVR_API int kvr_connector_release(struct kvr_connector *c, const struct kvr_request *request);
+/*
+ * Ends what that request and attempt still have. All ranks make the call, each when it no longer
+ * touches blocks of the request: copies to the GPU or from it have ended or were cancelled. No
+ * message, no wait.
+ *
+ * Leader: drops the pin; a store that not all ranks have copied, a load, a prefetch or a decision
+ * ends as cancelled, which check_completed tells. What a rank may still copy is in quarantine until
+ * that rank made this call, answered (store_copied, load_done) or left; ring-dump shows it. When a
+ * quarter of the pool's slots is there already, the operation ends only then. A store that all
+ * ranks have copied goes on to its end. Returns the number of operations that it ends.
+ *
+ * Rank: drops answers that it did not take, and gives its blocks back. Returns 0.
+ */
+KVR_API int kvr_connector_abort(struct kvr_connector *c, const struct kvr_request *request);
+/*
+ * Leader: cannot make the call that the ranks make, or will make, for that request (a lookup, or
+ * the begin of a store, load or prefetch, or the proposal of a decision): tells them, and their
+ * call returns `status` (a negative errno) at once, with no operation. A failure before there is
+ * anything to fail, as data and not as silence.
+ */
+KVR_API int kvr_connector_refuse(struct kvr_connector *c, enum kvr_kind kind,
+				 const struct kvr_request *request, int status,
+				 uint64_t deadline_ns);
 
 /* A block of an operation. */
 struct kvr_block {
@@ -144,7 +167,10 @@ KVR_API int kvr_connector_store_begin(struct kvr_connector *c, const struct kvr_
 				      uint32_t *ret_covered);
 /* Rank: this rank's spans of all blocks are copied (status 0): hashes them and acknowledges; or
  * could not be (status < 0): the operation fails with it on all ranks. A rank that writes no shard
- * is not waited for, and its status does not count. Leader: nothing to do. */
+ * is not waited for, and its status does not count. For a store that ended meanwhile, or a second
+ * time, the call changes nothing, is counted (ring-dump: late, duplicate) and returns 0; -ENOENT
+ * (foreign): no such store. Leader: status < 0 fails the operation (its launch went wrong after the
+ * begin); else nothing to do. */
 KVR_API int kvr_connector_store_copied(struct kvr_connector *c, const struct kvr_request *request,
 				       int status);
 /*

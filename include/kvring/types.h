@@ -148,10 +148,20 @@ struct kvr_hit {
 	uint32_t reserved;
 };
 
+/* Kinds of operations; and a lookup, which is none, where a call needs a name for it. */
+enum kvr_kind {
+	KVR_KIND_LOOKUP,
+	KVR_KIND_STORE,
+	KVR_KIND_LOAD,
+	KVR_KIND_PREFETCH,
+	KVR_KIND_DECISION,
+	KVR_KIND_RESET
+};
+
 /* What happened to an operation. One record for each stage it passes; exactly one end. */
 struct kvr_completion {
 	struct kvr_request request;
-	uint32_t kind;	/* 1 store, 2 load, 3 prefetch, 4 decision, 5 reset */
+	uint32_t kind;	/* enum kvr_kind */
 	uint32_t stage; /* enum kvr_stage; >= KVR_STAGE_END is the end */
 	int32_t status; /* 0, or the cause of FAILED or LOST */
 	uint32_t blocks;
