@@ -180,16 +180,45 @@ int kvr_connector_wait_store(struct kvr_connector *c, const struct kvr_request *
 	return leave(c, KVR_CALL_WAIT_STORE, KVR_CH_STORE, &req, err < 0 ? err : 0);
 }
 
-int kvr_connector_load_begin(struct kvr_connector *c, const struct kvr_request *request, uint32_t n,
-			     uint64_t deadline_ns)
+static int load_begin(struct kvr_connector *c, const struct kvr_request *request, uint32_t n,
+		      int layered, uint64_t deadline_ns)
 {
 	struct kvr_request req = kvr_request_name(request);
 	int err = enter_alive(c, KVR_CALL_LOAD_BEGIN, KVR_CH_LOAD);
 
 	if (!err)
-		err = is_leader(c) ? kvr_lead_load_begin(c, &req, n, deadline_ns)
-				   : kvr_rank_load_begin(c, &req, n, deadline_ns);
+		err = is_leader(c) ? kvr_lead_load_begin(c, &req, n, layered, deadline_ns)
+				   : kvr_rank_load_begin(c, &req, n, layered, deadline_ns);
 	return leave(c, KVR_CALL_LOAD_BEGIN, KVR_CH_LOAD, &req, err);
+}
+
+int kvr_connector_load_begin(struct kvr_connector *c, const struct kvr_request *request, uint32_t n,
+			     uint64_t deadline_ns)
+{
+	return load_begin(c, request, n, 0, deadline_ns);
+}
+
+int kvr_connector_load_begin_layers(struct kvr_connector *c, const struct kvr_request *request,
+				    uint32_t n, uint64_t deadline_ns)
+{
+	return load_begin(c, request, n, 1, deadline_ns);
+}
+
+int kvr_connector_load_wait_layer(struct kvr_connector *c, const struct kvr_request *request,
+				  const struct kvr_key *keys, uint32_t group, uint64_t deadline_ns,
+				  struct kvr_block *ret_blocks, uint32_t max)
+{
+	struct kvr_request req = kvr_request_name(request);
+	int err = enter(c, KVR_CALL_LOAD_WAIT_LAYER, KVR_CH_LOAD);
+
+	if (!err && is_leader(c))
+		err = KVR_FAIL(-EINVAL, "load_wait_layer: the leader copies nothing; its ranks do");
+	if (!err && group >= c->config.shape.layer_groups)
+		err = KVR_FAIL(-EINVAL, "load_wait_layer: group %u; the blocks have %u", group,
+			       c->config.shape.layer_groups);
+	if (!err)
+		err = kvr_rank_load_wait_layer(c, &req, keys, group, deadline_ns, ret_blocks, max);
+	return leave(c, KVR_CALL_LOAD_WAIT_LAYER, KVR_CH_LOAD, &req, err);
 }
 
 int kvr_connector_load_wait(struct kvr_connector *c, const struct kvr_request *request,
@@ -215,6 +244,156 @@ int kvr_connector_load_done(struct kvr_connector *c, const struct kvr_request *r
 		err = kvr_rank_load_done(c, &req);
 	return leave(c, KVR_CALL_LOAD_DONE, KVR_CH_LOAD, &req, err);
 }
+
+int kvr_connector_prefetch(struct kvr_connector *c, const struct kvr_request *request,
+			   const struct kvr_key *keys, uint32_t n, uint32_t budget,
+			   uint64_t deadline_ns)
+{
+	struct kvr_request req = kvr_request_name(request);
+	int err = enter_alive(c, KVR_CALL_PREFETCH, KVR_CH_PREFETCH);
+
+	if (!err)
+		err = is_leader(c) ? kvr_lead_prefetch(c, &req, keys, n, budget, deadline_ns)
+				   : kvr_rank_prefetch(c, &req, n, deadline_ns);
+	return leave(c, KVR_CALL_PREFETCH, KVR_CH_PREFETCH, &req, err);
+}
+
+int kvr_connector_prefetch_status(struct kvr_connector *c, const struct kvr_request *request,
+				  uint32_t *ret_done)
+{
+	struct kvr_request req = kvr_request_name(request);
+	uint32_t stage;
+	int err, status;
+
+	if (c->forks != kvr_fork_generation())
+		return KVR_FAIL(-EINVAL, "kvr_connector_prefetch_status in a forked child");
+	if (!is_leader(c))
+		return kvr_rank_prefetch_status(c, &req, ret_done);
+	err = kvr_engine_prefetch_status(c->engine, &req, ret_done, &stage, &status);
+	if (err || stage < KVR_STAGE_END)
+		return err;
+	if (stage < KVR_STAGE_FAILED)
+		return 1;
+	return KVR_FAIL(status, "prefetch of request %llu/%u ended as %s: %s",
+			(unsigned long long)req.id, req.attempt, kvr_stage_name(stage),
+			kvr_strerror(status));
+}
+
+int kvr_connector_prefetch_cancel(struct kvr_connector *c, const struct kvr_request *request)
+{
+	struct kvr_request req = kvr_request_name(request);
+	int err = enter(c, KVR_CALL_PREFETCH_CANCEL, KVR_CH_PREFETCH);
+
+	if (!err && is_leader(c))
+		kvr_engine_prefetch_cancel(c->engine, &req);
+	else if (!err)
+		kvr_channels_forget(c->channels, KVR_CH_PREFETCH, &req);
+	return leave(c, KVR_CALL_PREFETCH_CANCEL, KVR_CH_PREFETCH, &req, err);
+}
+
+/* --- decisions
+ * ------------------------------------------------------------------------------------ */
+
+int kvr_connector_propose(struct kvr_connector *c, const struct kvr_request *request,
+			  const void *manifest, uint32_t len, uint64_t deadline_ns)
+{
+	struct kvr_request req = kvr_request_name(request);
+	int err = enter_alive(c, KVR_CALL_PROPOSE, KVR_CH_CONTROL);
+
+	if (!err && !is_leader(c))
+		err = KVR_FAIL(-EINVAL, "propose: rank %u asked; the leader proposes", c->rank);
+	if (!err)
+		err = kvr_lead_propose(c, &req, manifest, len, deadline_ns);
+	return leave(c, KVR_CALL_PROPOSE, KVR_CH_CONTROL, &req, err);
+}
+
+int kvr_connector_proposal(struct kvr_connector *c, const struct kvr_request *request,
+			   void *ret_manifest, uint32_t max, uint64_t deadline_ns)
+{
+	struct kvr_request req = kvr_request_name(request);
+	int err = enter(c, KVR_CALL_PROPOSE, KVR_CH_CONTROL);
+
+	if (!err && is_leader(c))
+		err = KVR_FAIL(-EINVAL, "proposal: the leader made it; its ranks take it");
+	if (!err)
+		err = kvr_rank_proposal(c, &req, ret_manifest, max, deadline_ns);
+	return leave(c, KVR_CALL_PROPOSE, KVR_CH_CONTROL, &req, err);
+}
+
+static int bad_status(const char *call, int status)
+{
+	if (status <= 0 && status >= -4095)
+		return 0;
+	return KVR_FAIL(-EINVAL, "%s: status %d; 0 or a negative errno", call, status);
+}
+
+int kvr_connector_vote(struct kvr_connector *c, const struct kvr_request *request, int status)
+{
+	struct kvr_request req = kvr_request_name(request);
+	int err = enter_alive(c, KVR_CALL_VOTE, KVR_CH_CONTROL);
+
+	if (!err)
+		err = bad_status("vote", status);
+	if (!err && !is_leader(c))
+		err = kvr_rank_vote(c, &req, status);
+	else if (!err && status)
+		err = kvr_engine_fail(c->engine, &req, KVR_OP_DECISION, status);
+	return leave(c, KVR_CALL_VOTE, KVR_CH_CONTROL, &req, err);
+}
+
+static int decided(struct kvr_connector *c, enum kvr_call call, const struct kvr_request *request,
+		   enum kvr_op_kind kind, enum kvr_stage stage, uint64_t deadline_ns)
+{
+	struct kvr_request req = kvr_request_name(request);
+	int err = enter(c, call, KVR_CH_CONTROL);
+
+	if (!err)
+		err = is_leader(c) ? kvr_engine_wait_op(c->engine, &req, kind, stage, deadline_ns)
+				   : kvr_rank_decided(c, &req, kind, stage, deadline_ns);
+	return leave(c, call, KVR_CH_CONTROL, &req, err > 0 ? 0 : err);
+}
+
+int kvr_connector_decided(struct kvr_connector *c, const struct kvr_request *request,
+			  uint64_t deadline_ns)
+{
+	return decided(c, KVR_CALL_VOTE, request, KVR_OP_DECISION, KVR_STAGE_COMMITTED,
+		       deadline_ns);
+}
+
+int kvr_connector_outcome(struct kvr_connector *c, const struct kvr_request *request, int status)
+{
+	struct kvr_request req = kvr_request_name(request);
+	int err = enter_alive(c, KVR_CALL_OUTCOME, KVR_CH_CONTROL);
+
+	if (!err)
+		err = bad_status("outcome", status);
+	if (!err && !is_leader(c))
+		err = kvr_rank_outcome(c, &req, status);
+	else if (!err && status)
+		err = kvr_engine_fail(c->engine, &req, KVR_OP_DECISION, status);
+	return leave(c, KVR_CALL_OUTCOME, KVR_CH_CONTROL, &req, err);
+}
+
+int kvr_connector_reset(struct kvr_connector *c, const struct kvr_request *request,
+			const struct kvr_model *model, uint64_t deadline_ns)
+{
+	struct kvr_request req = kvr_request_name(request);
+	int err = enter_alive(c, KVR_CALL_RESET, KVR_CH_CONTROL);
+
+	if (!err)
+		err = is_leader(c) ? kvr_lead_reset(c, &req, model, deadline_ns)
+				   : kvr_rank_reset(c, &req, deadline_ns);
+	return leave(c, KVR_CALL_RESET, KVR_CH_CONTROL, &req, err);
+}
+
+int kvr_connector_reset_wait(struct kvr_connector *c, const struct kvr_request *request,
+			     uint64_t deadline_ns)
+{
+	return decided(c, KVR_CALL_RESET, request, KVR_OP_RESET, KVR_STAGE_DONE, deadline_ns);
+}
+
+/* --- completions, the end
+ * ------------------------------------------------------------------------- */
 
 int kvr_connector_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
 				  uint64_t deadline_ns, struct kvr_completion *ret_completions,

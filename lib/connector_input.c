@@ -43,11 +43,39 @@ int kvr_input_lookup(const struct kvr_connector *c, const struct kvr_message *m,
 	return err;
 }
 
-int kvr_input_answer(const struct kvr_connector *c, const struct kvr_message *m, int store,
+/* A begin of which nothing is left to do has no operation. */
+static int no_operation(uint32_t kind, const struct kvr_engine_answer *a)
+{
+	return (kind == KVR_OP_LOAD || kind == KVR_OP_PREFETCH) && !a->gen && !a->count;
+}
+
+/* The numbers of blocks of an operation, and the message's length, which follows from them. */
+static int answer_counts(const struct kvr_connector *c, const struct kvr_message *m, uint32_t kind,
+			 uint32_t n, const struct kvr_engine_answer *a)
+{
+	int store = kind == KVR_OP_STORE, lists = store || kind == KVR_OP_LOAD;
+	int64_t some = n ? 1 : 0;
+	int64_t len =
+		(int64_t)(sizeof *a + (lists ? a->count * sizeof(struct kvr_engine_block) : 0));
+	int64_t most = kind == KVR_OP_DECISION ? (int64_t)c->max_payload
+		       : kind == KVR_OP_RESET  ? (int64_t)(len + KVR_CHANNELS * 8)
+					       : len;
+	int covers = store || kind == KVR_OP_PREFETCH;
+	int err = bound(c, m, "number of keys that are covered", a->covered, covers ? some : 0,
+			covers ? n : 0);
+
+	if (!err)
+		err = bound(c, m, "number of blocks", a->count, store || !n ? 0 : some,
+			    covers ? a->covered : n);
+	if (!err)
+		err = bound(c, m, "length", m->len, kind == KVR_OP_RESET ? most : len, most);
+	return err;
+}
+
+int kvr_input_answer(const struct kvr_connector *c, const struct kvr_message *m, uint32_t kind,
 		     uint32_t n, const struct kvr_engine_answer *a)
 {
-	int64_t some = n ? 1 : 0;
-	int64_t len = (int64_t)(sizeof *a + a->count * sizeof(struct kvr_engine_block));
+	int64_t layered = a->flags & KVR_OP_LAYERED;
 	int err = bound(c, m, "status", a->status, -ERRNO_MAX, 0);
 
 	if (!err)
@@ -55,18 +83,19 @@ int kvr_input_answer(const struct kvr_connector *c, const struct kvr_message *m,
 	if (err || a->status)
 		return err;
 	err = bound(c, m, "entry", a->entry, 0, c->group->layout.ops - 1);
-	if (err || (!store && !a->gen && !a->count))
-		return err; /* the latter: a load of which nothing is left is no operation */
+	if (!err)
+		err = bound(c, m, "flags", a->flags, 0, kind == KVR_OP_LOAD ? KVR_OP_LAYERED : 0);
+	if (!err)
+		err = bound(c, m, "number of layer groups", a->groups,
+			    layered * c->config.shape.layer_groups,
+			    layered * c->config.shape.layer_groups);
+	if (err || no_operation(kind, a))
+		return err;
 	err = bound(c, m, "generation", a->gen, 1, UINT32_MAX);
 	/* More than was asked for is the caller's mistake, and has a sentence of its own. */
 	if (err || a->count > n || a->covered > n)
 		return err;
-	err = bound(c, m, "number of keys that are covered", a->covered, store ? some : 0,
-		    store ? n : 0);
-	if (!err)
-		err = bound(c, m, "number of blocks", a->count, store ? 0 : some,
-			    store ? a->covered : n);
-	return err ? err : bound(c, m, "length", m->len, len, len);
+	return answer_counts(c, m, kind, n, a);
 }
 
 int kvr_input_blocks(const struct kvr_connector *c, const struct kvr_message *m, int store,
@@ -91,7 +120,7 @@ static int record(const struct kvr_connector *c, const struct kvr_message *m,
 		  const struct kvr_wire_record *r)
 {
 	int failed = r->stage >= KVR_STAGE_FAILED;
-	int err = bound(c, m, "record's kind", r->kind, KVR_OP_STORE, KVR_OP_LOAD);
+	int err = bound(c, m, "record's kind", r->kind, KVR_OP_STORE, KVR_OP_KINDS - 1);
 
 	if (!err)
 		err = bound(c, m, "record's stage", r->stage, KVR_STAGE_BEGUN, KVR_STAGES - 1);
@@ -148,6 +177,8 @@ static uint32_t most_good(const struct kvr_connector *c, const struct kvr_rank_o
 {
 	const struct kvr_shape *shape = &c->config.shape;
 
+	if (op->kind == KVR_OP_PREFETCH)
+		return op->n;
 	if (op->kind != KVR_OP_LOAD)
 		return 0;
 	for (uint32_t s = 0; s < shape->shards && op->voted && stage >= KVR_STAGE_VERIFIED; s++)

@@ -29,42 +29,50 @@ int kvr_lead_lookup(struct kvr_connector *c, const struct kvr_request *req,
 	return status;
 }
 
+const struct kvr_begin_place kvr_begins[KVR_OP_KINDS] = {
+	[KVR_KIND_LOOKUP] = { KVR_CH_LOOKUP, KVR_TAG_LOOKUP_RESULT },
+	[KVR_OP_STORE] = { KVR_CH_STORE, KVR_TAG_STORE_BEGIN },
+	[KVR_OP_LOAD] = { KVR_CH_LOAD, KVR_TAG_LOAD_BEGIN },
+	[KVR_OP_PREFETCH] = { KVR_CH_PREFETCH, KVR_TAG_PREFETCH },
+	[KVR_OP_DECISION] = { KVR_CH_CONTROL, KVR_TAG_PROPOSE },
+	[KVR_OP_RESET] = { KVR_CH_CONTROL, KVR_TAG_RESET },
+};
+
 int kvr_lead_refuse(struct kvr_connector *c, enum kvr_kind kind, const struct kvr_request *req,
 		    int status, uint64_t deadline_ns)
 {
-	static const struct {
-		uint32_t channel, tag;
-	} at[] = { [KVR_KIND_LOOKUP] = { KVR_CH_LOOKUP, KVR_TAG_LOOKUP_RESULT },
-		   [KVR_KIND_STORE] = { KVR_CH_STORE, KVR_TAG_STORE_BEGIN },
-		   [KVR_KIND_LOAD] = { KVR_CH_LOAD, KVR_TAG_LOAD_BEGIN },
-		   [KVR_KIND_PREFETCH] = { KVR_CH_PREFETCH, KVR_TAG_PREFETCH },
-		   [KVR_KIND_DECISION] = { KVR_CH_CONTROL, KVR_TAG_PROPOSE } };
 	struct kvr_engine_answer a = { .status = status };
 	struct kvr_wire_lookup w = { .status = status };
 	const void *data = kind == KVR_KIND_LOOKUP ? (const void *)&w : &a;
 
-	if ((uint32_t)kind >= KVR_ARRAY_LEN(at))
+	if ((uint32_t)kind >= KVR_KIND_RESET)
 		return KVR_FAIL(-EINVAL, "refuse: kind %d is none that can be refused", (int)kind);
-	return kvr_channels_publish(c->channels, at[kind].channel, 0, at[kind].tag, req, data,
-				    kind == KVR_KIND_LOOKUP ? sizeof w : sizeof a, deadline_ns);
+	return kvr_channels_publish(c->channels, kvr_begins[kind].channel, 0, kvr_begins[kind].tag,
+				    req, data, kind == KVR_KIND_LOOKUP ? sizeof w : sizeof a,
+				    deadline_ns);
 }
 
-/* Publishes the answer of a begin and starts the operation; one that no rank will learn of is
- * dropped. */
-static int publish_begin(struct kvr_connector *c, uint32_t channel, uint32_t tag,
+/*
+ * Publishes the answer of a begin, with what belongs to it, and starts the operation; one that no
+ * rank will learn of is dropped. A refusal after the deadline still has to reach the ranks, which
+ * wait for it.
+ */
+static int publish_begin(struct kvr_connector *c, enum kvr_op_kind kind,
 			 const struct kvr_request *req, const struct kvr_engine_answer *a,
-			 uint64_t deadline_ns)
+			 const void *more, size_t more_len, uint64_t deadline_ns)
 {
-	size_t len = sizeof *a + a->count * sizeof *c->blocks;
+	size_t len = sizeof *a + (a->status ? 0 : more_len);
 	char text[512] = "";
 	int err;
 
 	if (a->status)
 		strncpy(text, kvr_explain(), sizeof text - 1);
 	memcpy(c->message, a, sizeof *a);
-	memcpy(c->message + sizeof *a, c->blocks, a->count * sizeof *c->blocks);
-	err = kvr_channels_publish(c->channels, channel, 0, tag, req, c->message, (uint32_t)len,
-				   deadline_ns);
+	if (!a->status && more_len)
+		memcpy(c->message + sizeof *a, more, more_len);
+	err = kvr_channels_publish(c->channels, kvr_begins[kind].channel, 0, kvr_begins[kind].tag,
+				   req, c->message, (uint32_t)len,
+				   a->status ? kvr_deadline(1000) : deadline_ns);
 	if (a->status)
 		return err ? err : KVR_FAIL(a->status, "%s", text);
 	if (a->gen && err)
@@ -82,10 +90,9 @@ int kvr_lead_store_begin(struct kvr_connector *c, const struct kvr_request *req,
 	struct kvr_engine_answer a;
 	int err = kvr_engine_store_begin(c->engine, req, keys, n, deadline_ns, &a, c->blocks);
 
-	/* A refusal after the deadline still has to reach the ranks, which wait for it. */
 	if (!err)
-		err = publish_begin(c, KVR_CH_STORE, KVR_TAG_STORE_BEGIN, req, &a,
-				    a.status ? kvr_deadline(1000) : deadline_ns);
+		err = publish_begin(c, KVR_OP_STORE, req, &a, c->blocks,
+				    a.count * sizeof *c->blocks, deadline_ns);
 	if (err)
 		return err;
 	for (uint32_t i = 0; i < a.count; i++)
@@ -312,13 +319,51 @@ int kvr_lead_shutdown(struct kvr_connector *c, uint64_t deadline_ns)
 }
 
 int kvr_lead_load_begin(struct kvr_connector *c, const struct kvr_request *req, uint32_t n,
-			uint64_t deadline_ns)
+			int layered, uint64_t deadline_ns)
 {
 	struct kvr_engine_answer a;
-	int err = kvr_engine_load_begin(c->engine, req, n, deadline_ns, &a, c->blocks);
+	int err = kvr_engine_load_begin(c->engine, req, n, layered, deadline_ns, &a, c->blocks);
 
 	if (!err)
-		err = publish_begin(c, KVR_CH_LOAD, KVR_TAG_LOAD_BEGIN, req, &a,
-				    a.status ? kvr_deadline(1000) : deadline_ns);
+		err = publish_begin(c, KVR_OP_LOAD, req, &a, c->blocks, a.count * sizeof *c->blocks,
+				    deadline_ns);
 	return err ? err : (int)a.count;
+}
+
+int kvr_lead_prefetch(struct kvr_connector *c, const struct kvr_request *req,
+		      const struct kvr_key *keys, uint32_t n, uint32_t budget, uint64_t deadline_ns)
+{
+	struct kvr_engine_answer a;
+	int err = kvr_engine_prefetch(c->engine, req, keys, n, budget, &a);
+
+	if (!err)
+		err = publish_begin(c, KVR_OP_PREFETCH, req, &a, NULL, 0, deadline_ns);
+	return err ? err : (int)a.count;
+}
+
+int kvr_lead_propose(struct kvr_connector *c, const struct kvr_request *req, const void *manifest,
+		     uint32_t len, uint64_t deadline_ns)
+{
+	struct kvr_engine_answer a;
+	int err;
+
+	if (len > c->max_payload - sizeof a)
+		return KVR_FAIL(-EMSGSIZE,
+				"propose: a manifest of %u bytes; a message carries %zu at most "
+				"(ring_bytes, bulk_bytes)",
+				len, c->max_payload - sizeof a);
+	err = kvr_engine_propose(c->engine, req, KVR_OP_DECISION, NULL, deadline_ns, &a);
+	return err ? err : publish_begin(c, KVR_OP_DECISION, req, &a, manifest, len, deadline_ns);
+}
+
+int kvr_lead_reset(struct kvr_connector *c, const struct kvr_request *req,
+		   const struct kvr_model *model, uint64_t deadline_ns)
+{
+	struct kvr_engine_answer a;
+	uint64_t told[KVR_CHANNELS];
+	int err = kvr_engine_propose(c->engine, req, KVR_OP_RESET, model, deadline_ns, &a);
+
+	for (uint32_t i = 0; i < KVR_CHANNELS; i++)
+		told[i] = kvr_load_relaxed(&c->group->leader->watermark[i]);
+	return err ? err : publish_begin(c, KVR_OP_RESET, req, &a, told, sizeof told, deadline_ns);
 }

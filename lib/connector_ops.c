@@ -144,8 +144,12 @@ struct kvr_rank_op *kvr_rank_op_place(struct kvr_connector *c, const struct kvr_
 	return op;
 }
 
-/* The operation of an answer, with a list for its blocks. Completions may have told of it before.
- */
+static int has_list(uint32_t kind)
+{
+	return kind == KVR_OP_STORE || kind == KVR_OP_LOAD;
+}
+
+/* Completions may have told of it before. */
 struct kvr_rank_op *kvr_rank_op_add(struct kvr_connector *c, const struct kvr_request *req,
 				    uint32_t kind, const struct kvr_engine_answer *a)
 {
@@ -153,7 +157,7 @@ struct kvr_rank_op *kvr_rank_op_add(struct kvr_connector *c, const struct kvr_re
 	struct kvr_rank_op *op = kvr_rank_op_exact(k, req, kind, a->entry, a->gen);
 
 	lists_reclaim(c);
-	if (!~k->lists_used)
+	if (has_list(kind) && !~k->lists_used)
 		return NULL;
 	if (!op)
 		op = kvr_rank_op_place(c, req, kind, a->entry, a->gen);
@@ -163,6 +167,9 @@ struct kvr_rank_op *kvr_rank_op_add(struct kvr_connector *c, const struct kvr_re
 		return NULL;
 	op->since = 0;
 	op->n = a->count;
+	op->layered = a->flags & KVR_OP_LAYERED;
+	if (!has_list(kind))
+		return op;
 	op->list = (uint32_t)__builtin_ctzll(~k->lists_used);
 	k->lists_used |= 1ull << op->list;
 	return op;
@@ -211,7 +218,9 @@ static void begin_dropped(void *arg, const struct kvr_message *m)
 	struct kvr_connector *c = arg;
 	struct kvr_engine_answer a;
 
-	if ((m->tag != KVR_TAG_STORE_BEGIN && m->tag != KVR_TAG_LOAD_BEGIN) || m->len < sizeof a)
+	if ((m->tag != KVR_TAG_STORE_BEGIN && m->tag != KVR_TAG_LOAD_BEGIN &&
+	     m->tag != KVR_TAG_PROPOSE && m->tag != KVR_TAG_RESET) ||
+	    m->len < sizeof a)
 		return;
 	memcpy(&a, m->data, sizeof a);
 	if (!a.status && a.entry < c->group->layout.ops)
@@ -233,7 +242,7 @@ int kvr_rank_open(struct kvr_connector *c)
 
 	kvr_channels_whole(c->channels, 1u << KVR_CH_LOOKUP | 1u << KVR_CH_STORE |
 						1u << KVR_CH_COMPLETE | 1u << KVR_CH_LOAD |
-						1u << KVR_CH_CONTROL);
+						1u << KVR_CH_PREFETCH | 1u << KVR_CH_CONTROL);
 	kvr_channels_on_drop(c->channels, begin_dropped, c);
 	kvr_channels_on_wait(c->channels, make_room, c);
 	/* What the leader may have open, and what it may tell before this rank asks: all begins
@@ -291,6 +300,7 @@ struct word_wait {
 	struct kvr_connector *c;
 	struct kvr_rank_op *op;
 	enum kvr_stage stage;
+	uint32_t layers; /* 0; or so many layer groups, instead of a stage */
 	uint32_t value;
 	int failed; /* with a sentence of its own */
 };
@@ -331,6 +341,16 @@ static int word_recycled(struct word_wait *w)
 	return word_failed(w, op->stage, op->status);
 }
 
+/* Layer groups that are in the pool; of another operation's none count. */
+static uint32_t layers_of(const struct kvr_connector *c, const struct kvr_rank_op *op)
+{
+	const void *table = c->group->seg + c->group->layout.leader_ops;
+	const struct kvr_op_entry *entries = table;
+	uint64_t w = kvr_load_acquire(&entries[op->entry].layers); /* L2, pairs with L1 */
+
+	return (uint32_t)(w >> 32) == op->gen ? (uint32_t)w : 0;
+}
+
 static int word_ready(void *arg)
 {
 	struct word_wait *w = arg;
@@ -347,7 +367,7 @@ static int word_ready(void *arg)
 
 	/* So the caller was told: a leader that lives on changes nothing any more. */
 	if (op->stage == KVR_STAGE_LOST)
-		return op->kind == KVR_OP_STORE && op->reached >= (uint32_t)w->stage
+		return op->kind != KVR_OP_LOAD && op->reached >= (uint32_t)w->stage
 			       ? 1
 			       : word_failed(w, KVR_STAGE_LOST, op->status);
 	err = kvr_input_word(w->c, op, word, told);
@@ -360,12 +380,25 @@ static int word_ready(void *arg)
 	make_room(w->c);
 	if (stage >= KVR_STAGE_FAILED) {
 		/* A store that failed later did reach the stage; a load's blocks are gone. */
-		if (op->kind == KVR_OP_STORE && value >> 16 >= (uint32_t)w->stage)
+		if (op->kind != KVR_OP_LOAD && value >> 16 >= (uint32_t)w->stage)
 			return 1;
 		return word_failed(w, stage, -(int)(value & 0xffff));
 	}
 	w->value = value;
-	return stage >= w->stage;
+	return w->layers ? layers_of(w->c, op) >= w->layers : stage >= w->stage;
+}
+
+static int wait_word(struct word_wait *w, uint64_t deadline_ns, const char *what)
+{
+	struct kvr_rank_op *op = w->op;
+	int err;
+
+	op->held = 1; /* completions that are taken meanwhile must not reuse it */
+	err = kvr_group_wait(w->c->group, word_ready, w, deadline_ns, what);
+	op->held = 0;
+	if (err < 0 && !w->failed && kvr_group_check(w->c->group))
+		err = kvr_rank_lost(w->c, op);
+	return err > 0 ? 0 : err;
 }
 
 int kvr_rank_wait_op(struct kvr_connector *c, struct kvr_rank_op *op, enum kvr_stage stage,
@@ -377,12 +410,19 @@ int kvr_rank_wait_op(struct kvr_connector *c, struct kvr_rank_op *op, enum kvr_s
 
 	snprintf(what, sizeof what, "stage %s of the %s of request %llu/%u", kvr_stage_name(stage),
 		 kvr_op_kind_name(op->kind), (unsigned long long)op->req.id, op->req.attempt);
-	op->held = 1; /* completions that are taken meanwhile must not reuse it */
-	err = kvr_group_wait(c->group, word_ready, &w, deadline_ns, what);
-	op->held = 0;
-	if (err < 0 && !w.failed && kvr_group_check(c->group))
-		err = kvr_rank_lost(c, op);
-	if (err > 0)
+	err = wait_word(&w, deadline_ns, what);
+	if (!err)
 		*ret_value = w.value;
-	return err > 0 ? 0 : err;
+	return err;
+}
+
+int kvr_rank_wait_layers(struct kvr_connector *c, struct kvr_rank_op *op, uint32_t groups,
+			 uint64_t deadline_ns)
+{
+	struct word_wait w = { .c = c, .op = op, .stage = KVR_STAGE_VERIFIED, .layers = groups };
+	char what[96];
+
+	snprintf(what, sizeof what, "layer group %u of the load of request %llu/%u", groups - 1,
+		 (unsigned long long)op->req.id, op->req.attempt);
+	return wait_word(&w, deadline_ns, what);
 }

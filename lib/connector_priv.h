@@ -28,8 +28,12 @@ struct kvr_wire_lookup {
 	uint32_t blocks, host, nvme;
 	int32_t status;
 };
-/* STORE_BEGIN and LOAD_BEGIN: a struct kvr_engine_answer, then `count` struct kvr_engine_block. */
-_Static_assert(sizeof(struct kvr_engine_answer) == 24, "wire");
+/*
+ * STORE_BEGIN and LOAD_BEGIN: a struct kvr_engine_answer, then `count` struct kvr_engine_block.
+ * PREFETCH: the former alone. PROPOSE: it, then the caller's manifest. RESET: it, then the
+ * watermarks of all channels: what was published before it is forgotten.
+ */
+_Static_assert(sizeof(struct kvr_engine_answer) == 32, "wire");
 _Static_assert(sizeof(struct kvr_engine_block) == 16, "wire");
 
 /* STORE_COMPLETE: the head, then `count` records. */
@@ -61,6 +65,8 @@ struct kvr_rank_op {
 	uint64_t since;	   /* 0: begun here; else the tick of the first completion about it */
 	uint64_t end_tick; /* of the completion that told the end */
 	uint32_t voted, good;
+	uint32_t layered;
+	uint32_t layers;   /* by layers: groups that this rank verified */
 	uint32_t answered; /* this rank's last word is stored: it touches no block any more */
 	uint32_t held;	   /* a wait looks at it */
 	uint32_t next;	   /* in its bucket */
@@ -117,6 +123,11 @@ struct kvr_connector {
  * that finds no room until the same deadline says so to all. */
 #define KVR_ANSWER_GRACE_NS 1000000000ull
 
+/* Where the begin of each kind of operation travels. */
+extern const struct kvr_begin_place {
+	uint32_t channel, tag;
+} kvr_begins[KVR_OP_KINDS];
+
 /* Ends what is there of a connector; also of one that did not open. */
 void kvr_connector_destroy(struct kvr_connector *c);
 /* The sentence of a call that gave out n lost operations: how many, and why. */
@@ -130,7 +141,14 @@ int kvr_lead_store_begin(struct kvr_connector *c, const struct kvr_request *req,
 			 const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
 			 struct kvr_block *ret_blocks, uint32_t *ret_covered);
 int kvr_lead_load_begin(struct kvr_connector *c, const struct kvr_request *req, uint32_t n,
-			uint64_t deadline_ns);
+			int layered, uint64_t deadline_ns);
+int kvr_lead_prefetch(struct kvr_connector *c, const struct kvr_request *req,
+		      const struct kvr_key *keys, uint32_t n, uint32_t budget,
+		      uint64_t deadline_ns);
+int kvr_lead_propose(struct kvr_connector *c, const struct kvr_request *req, const void *manifest,
+		     uint32_t len, uint64_t deadline_ns);
+int kvr_lead_reset(struct kvr_connector *c, const struct kvr_request *req,
+		   const struct kvr_model *model, uint64_t deadline_ns);
 int kvr_lead_load_wait(struct kvr_connector *c, const struct kvr_request *req, uint64_t deadline_ns,
 		       struct kvr_block *ret_blocks, uint32_t max);
 int kvr_lead_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
@@ -160,8 +178,8 @@ int kvr_rank_pull(struct kvr_connector *c);
 /* connector_input.c: 0, or -EBADMSG with the name of what cannot be. */
 int kvr_input_lookup(const struct kvr_connector *c, const struct kvr_message *m,
 		     const struct kvr_wire_lookup *w);
-/* n: keys that were passed. More than that is left to the caller. */
-int kvr_input_answer(const struct kvr_connector *c, const struct kvr_message *m, int store,
+/* kind: enum kvr_op_kind. n: keys that were passed. More than that is left to the caller. */
+int kvr_input_answer(const struct kvr_connector *c, const struct kvr_message *m, uint32_t kind,
 		     uint32_t n, const struct kvr_engine_answer *a);
 int kvr_input_blocks(const struct kvr_connector *c, const struct kvr_message *m, int store,
 		     const struct kvr_engine_answer *a, const struct kvr_engine_block *list);
@@ -191,7 +209,21 @@ void kvr_rank_abort(struct kvr_connector *c, const struct kvr_request *req);
 int kvr_rank_wait_store(struct kvr_connector *c, const struct kvr_request *req,
 			enum kvr_stage stage, uint64_t deadline_ns);
 int kvr_rank_load_begin(struct kvr_connector *c, const struct kvr_request *req, uint32_t n,
-			uint64_t deadline_ns);
+			int layered, uint64_t deadline_ns);
+int kvr_rank_load_wait_layer(struct kvr_connector *c, const struct kvr_request *req,
+			     const struct kvr_key *keys, uint32_t group, uint64_t deadline_ns,
+			     struct kvr_block *ret_blocks, uint32_t max);
+int kvr_rank_prefetch(struct kvr_connector *c, const struct kvr_request *req, uint32_t n,
+		      uint64_t deadline_ns);
+int kvr_rank_prefetch_status(struct kvr_connector *c, const struct kvr_request *req,
+			     uint32_t *ret_done);
+int kvr_rank_proposal(struct kvr_connector *c, const struct kvr_request *req, void *manifest,
+		      uint32_t max, uint64_t deadline_ns);
+int kvr_rank_vote(struct kvr_connector *c, const struct kvr_request *req, int status);
+int kvr_rank_decided(struct kvr_connector *c, const struct kvr_request *req, uint32_t kind,
+		     enum kvr_stage stage, uint64_t deadline_ns);
+int kvr_rank_outcome(struct kvr_connector *c, const struct kvr_request *req, int status);
+int kvr_rank_reset(struct kvr_connector *c, const struct kvr_request *req, uint64_t deadline_ns);
 int kvr_rank_load_wait(struct kvr_connector *c, const struct kvr_request *req,
 		       const struct kvr_key *keys, uint64_t deadline_ns,
 		       struct kvr_block *ret_blocks, uint32_t max);

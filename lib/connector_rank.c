@@ -60,8 +60,7 @@ static int begin_known(struct kvr_connector *c, uint32_t kind, const struct kvr_
 	struct kvr_rank_op *op;
 	int err;
 
-	if (a->count > n || a->count > c->config.max_blocks || a->covered > n ||
-	    m->len != sizeof *a + a->count * sizeof *list)
+	if (a->count > n || a->count > c->config.max_blocks || a->covered > n)
 		return kvr_rank_bad_message(
 			c, m,
 			"more blocks than were asked for; do all ranks pass the "
@@ -82,13 +81,14 @@ static int begin_known(struct kvr_connector *c, uint32_t kind, const struct kvr_
 				"rank %u: %u operations are open here; call store_copied, "
 				"load_done and check_completed for those that ended",
 				c->rank, c->known.capacity);
+	*ret_op = op;
+	if (op->list == KVR_NO_LIST)
+		return 0;
 	list = kvr_rank_list(c, op);
 	memcpy(list, (const uint8_t *)m->data + sizeof *a, a->count * sizeof *list);
 	err = kvr_input_blocks(c, m, kind == KVR_OP_STORE, a, list);
 	if (err)
 		kvr_rank_op_forget(&c->known, op);
-	else
-		*ret_op = op;
 	return err;
 }
 
@@ -108,31 +108,30 @@ static const char *refusal(uint32_t reason)
 
 int kvr_rank_take_begin(struct kvr_connector *c, uint32_t kind, const struct kvr_request *req,
 			uint32_t n, uint64_t deadline_ns, struct kvr_engine_answer *ret_answer,
-			struct kvr_rank_op **ret_op)
+			struct kvr_rank_op **ret_op, struct kvr_message *ret_message)
 {
-	int store = kind == KVR_OP_STORE;
 	struct kvr_engine_answer a;
 	struct kvr_message m;
 	int err;
 
 	if (deadline_ns < UINT64_MAX - KVR_ANSWER_GRACE_NS)
 		deadline_ns += KVR_ANSWER_GRACE_NS;
-	err = kvr_channels_take_for(c->channels, store ? KVR_CH_STORE : KVR_CH_LOAD,
-				    store ? KVR_TAG_STORE_BEGIN : KVR_TAG_LOAD_BEGIN, req,
-				    deadline_ns, &m);
+	err = kvr_channels_take_for(c->channels, kvr_begins[kind].channel, kvr_begins[kind].tag,
+				    req, deadline_ns, &m);
 	if (err)
 		return err;
 	if (m.len < sizeof a)
 		return kvr_rank_bad_message(c, &m, "shorter than its fixed part");
 	memcpy(&a, m.data, sizeof a);
-	err = kvr_input_answer(c, &m, store, n, &a);
+	err = kvr_input_answer(c, &m, kind, n, &a);
 	if (!err && a.status < 0)
 		return KVR_FAIL(a.status, "%s of request %llu/%u was refused by the leader: %s%s",
 				kvr_op_kind_name(kind), (unsigned long long)req->id, req->attempt,
 				kvr_strerror(a.status), refusal(a.reason));
 	*ret_answer = a;
-	if (!err && !store && !a.gen && !a.count)
-		return 0; /* a load of which nothing is left: no operation */
+	if (!err && !a.gen)
+		return 0; /* nothing is left to load, or to prefetch: no operation */
+	*ret_message = m;
 	if (!err)
 		err = begin_known(c, kind, req, n, &a, &m, ret_op);
 	/* The leader counts on this rank: say that it will not come. */
@@ -160,7 +159,8 @@ int kvr_rank_store_begin(struct kvr_connector *c, const struct kvr_request *req,
 {
 	struct kvr_engine_answer a;
 	struct kvr_rank_op *op;
-	int err = kvr_rank_take_begin(c, KVR_OP_STORE, req, n, deadline_ns, &a, &op);
+	struct kvr_message m;
+	int err = kvr_rank_take_begin(c, KVR_OP_STORE, req, n, deadline_ns, &a, &op, &m);
 
 	if (err)
 		return err;

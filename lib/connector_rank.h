@@ -40,10 +40,14 @@ int kvr_rank_unknown(struct kvr_connector *c, const struct kvr_request *req, uin
 /* Waits until the leader's word says that stage, or an end. 0 and the word's value, or -errno. */
 int kvr_rank_wait_op(struct kvr_connector *c, struct kvr_rank_op *op, enum kvr_stage stage,
 		     uint64_t deadline_ns, uint32_t *ret_value);
-/* The answer to a begin: copied, bounded, and remembered. 0 or -errno. */
+/* Waits until so many layer groups of a load are in the pool. 0 or -errno. */
+int kvr_rank_wait_layers(struct kvr_connector *c, struct kvr_rank_op *op, uint32_t groups,
+			 uint64_t deadline_ns);
+/* The answer to a begin: copied, bounded, and remembered. 0 or -errno. No generation: there is no
+ * operation, and neither *ret_op nor *ret_message is set. */
 int kvr_rank_take_begin(struct kvr_connector *c, uint32_t kind, const struct kvr_request *req,
 			uint32_t n, uint64_t deadline_ns, struct kvr_engine_answer *ret_answer,
-			struct kvr_rank_op **ret_op);
+			struct kvr_rank_op **ret_op, struct kvr_message *ret_message);
 void kvr_rank_fill(struct kvr_connector *c, const struct kvr_rank_op *op, uint32_t n,
 		   struct kvr_block *ret_blocks);
 /* The operation ended without this rank: it gives the blocks back. */

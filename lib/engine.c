@@ -27,6 +27,7 @@ void kvr_engine_wake(struct kvr_engine *e)
 
 static void io_put(struct kvr_engine *e, struct kvr_engine_io *io)
 {
+	e->fetch_running -= io->prefetch;
 	io->next = e->free_io;
 	e->free_io = io;
 	e->io_running--;
@@ -42,6 +43,7 @@ static struct kvr_engine_io *io_get(struct kvr_engine *e, uint32_t block, uint32
 	e->io_running++;
 	io->block = block;
 	io->write = write;
+	io->prefetch = 0;
 	memset(&io->op, 0, sizeof io->op);
 	io->op.where = b->where;
 	io->op.image = kvr_pool_image(&e->pool, b->slot);
@@ -71,6 +73,44 @@ static int pump_reads(struct kvr_engine *e)
 		}
 		e->read_head++;
 		changed = 1;
+		e->tier.blocks[block].reading = KVR_READ_RUNNING;
+		if (err) {
+			io_put(e, io);
+			kvr_tier_fetched(&e->tier, block, 0, 1);
+		}
+	}
+	return changed;
+}
+
+/* After those that somebody waits for, and never all there is room for. */
+static int pump_fetches(struct kvr_engine *e)
+{
+	int changed = 0;
+
+	while (e->fetch_head != e->fetch_tail && e->read_head == e->read_tail && e->free_io &&
+	       e->fetch_running < KVR_FETCH_IO && !e->group_error) {
+		uint32_t block = e->fetch_queue[e->fetch_head & e->queue_mask];
+		struct kvr_tier_block *b = &e->tier.blocks[block];
+		struct kvr_engine_io *io;
+		int err;
+
+		if (b->reading !=
+		    KVR_READ_PREFETCH) { /* taken back, or somebody waits for it now */
+			e->fetch_head++;
+			continue;
+		}
+		io = io_get(e, block, 0);
+		io->op.demand = 0;
+		err = kvr_store_read(e->store, &io->op);
+		if (err == -EAGAIN) {
+			io_put(e, io);
+			break;
+		}
+		e->fetch_head++;
+		changed = 1;
+		b->reading = KVR_READ_RUNNING;
+		io->prefetch = !err;
+		e->fetch_running += !err;
 		if (err) {
 			io_put(e, io);
 			kvr_tier_fetched(&e->tier, block, 0, 1);
@@ -173,6 +213,7 @@ static int turn(struct kvr_engine *e)
 	if (e->store) {
 		changed |= reap(e) > 0;
 		changed |= pump_reads(e);
+		changed |= pump_fetches(e);
 		changed |= kvr_ops_progress(e);
 		changed |= pump_writes(e);
 		changed |= reap(e) > 0; /* also hands over what was just submitted */
@@ -253,7 +294,8 @@ static int set_up(struct kvr_engine *e)
 	e->write_queue = calloc(queue, sizeof *e->write_queue);
 	e->write_since = calloc(queue, sizeof *e->write_since);
 	e->read_queue = calloc(queue, sizeof *e->read_queue);
-	if (!e->write_queue || !e->write_since || !e->read_queue)
+	e->fetch_queue = calloc(queue, sizeof *e->fetch_queue);
+	if (!e->write_queue || !e->write_since || !e->read_queue || !e->fetch_queue)
 		return KVR_FAIL(-ENOMEM, "engine: no memory for queues of %llu blocks",
 				(unsigned long long)queue);
 	/* Recovery took its time: another leader may have taken over meanwhile. */
@@ -294,6 +336,10 @@ static void *run(void *arg)
 		err = e->stopping && (!work_left(e) || kvr_now() > deadline);
 		pthread_mutex_unlock(&e->lock);
 		ring(e, ranks, caller && changed);
+		if (e->reset_ready) { /* set by this thread alone */
+			kvr_reset_run(e);
+			continue;
+		}
 		if (!changed && !err)
 			sleep_until_work(e, busy);
 	}
@@ -352,7 +398,7 @@ static int allocate(struct kvr_engine *e)
 		e->io[i].next = e->free_io;
 		e->free_io = &e->io[i];
 	}
-	e->active = e->held = KVR_NO_OP;
+	e->active = e->held = e->reset = KVR_NO_OP;
 	e->done_mask = ops * KVR_OP_RECORDS - 1;
 	return 0;
 }
@@ -377,6 +423,7 @@ static void destroy(struct kvr_engine *e)
 	free(e->write_queue);
 	free(e->write_since);
 	free(e->read_queue);
+	free(e->fetch_queue);
 	free(e);
 }
 
@@ -434,6 +481,7 @@ int kvr_engine_start(struct kvr_group *group, const struct kvr_engine_opts *opts
 	e->event_fd = opts->event_fd;
 	e->writers = ranks_of(opts->store.shape, 1);
 	e->readers = ranks_of(opts->store.shape, 0);
+	e->all = ~0ull >> (64 - group->layout.ranks);
 	err = allocate(e);
 	if (!err)
 		err = kvr_pool_create(&opts->pool, &e->pool);

@@ -63,6 +63,8 @@ struct kvr_engine_answer {
 	uint32_t covered; /* store: keys handled */
 	int32_t status;	  /* 0, or -errno: no operation was begun */
 	uint32_t reason;  /* of -EAGAIN: enum kvr_refused */
+	uint32_t flags;	  /* KVR_OP_LAYERED */
+	uint32_t groups;  /* load by layers: how many there will be */
 };
 
 /* The calls of connector.h, leader's part; blocks has room for max_blocks. Return -EOWNERDEAD and
@@ -73,9 +75,23 @@ int kvr_engine_release(struct kvr_engine *e, const struct kvr_request *req);
 int kvr_engine_store_begin(struct kvr_engine *e, const struct kvr_request *req,
 			   const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
 			   struct kvr_engine_answer *ret_answer, struct kvr_engine_block *blocks);
+/* layered: it is proposed, and starts when all ranks voted for it. */
 int kvr_engine_load_begin(struct kvr_engine *e, const struct kvr_request *req, uint32_t n,
-			  uint64_t deadline_ns, struct kvr_engine_answer *ret_answer,
+			  int layered, uint64_t deadline_ns, struct kvr_engine_answer *ret_answer,
 			  struct kvr_engine_block *blocks);
+/* answer->count: blocks that are being read; covered: the prefix that is stored. */
+int kvr_engine_prefetch(struct kvr_engine *e, const struct kvr_request *req,
+			const struct kvr_key *keys, uint32_t n, uint32_t budget,
+			struct kvr_engine_answer *ret_answer);
+/* Blocks of it that are in the pool, and its stage. 0, or -ENOENT. */
+int kvr_engine_prefetch_status(struct kvr_engine *e, const struct kvr_request *req,
+			       uint32_t *ret_done, uint32_t *ret_stage, int *ret_status);
+/* req NULL: all. */
+void kvr_engine_prefetch_cancel(struct kvr_engine *e, const struct kvr_request *req);
+/* kind DECISION or RESET (with what the store is for from then on, or NULL). */
+int kvr_engine_propose(struct kvr_engine *e, const struct kvr_request *req, enum kvr_op_kind kind,
+		       const struct kvr_model *model, uint64_t deadline_ns,
+		       struct kvr_engine_answer *ret_answer);
 /* Ends what that request has: its pin, and its operations (kvr_op_abort). Returns how many. */
 int kvr_engine_abort(struct kvr_engine *e, const struct kvr_request *req);
 /* The leader's own failure: the operation fails with it once its ranks answered. */

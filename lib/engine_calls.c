@@ -43,7 +43,10 @@ int kvr_engine_lookup(struct kvr_engine *e, const struct kvr_request *req,
 	pin = pin_find(e, req);
 	if (pin)
 		pin_drop(e, pin);
-	if (e->pin_count == e->group->layout.ops) {
+	if (e->reset != KVR_NO_OP) {
+		err = KVR_FAIL(-EBUSY, "lookup of request %llu/%u: a reset is under way",
+			       (unsigned long long)req->id, req->attempt);
+	} else if (e->pin_count == e->group->layout.ops) {
 		err = KVR_FAIL(-EAGAIN,
 			       "lookup of request %llu/%u: %u requests hold pins already; release "
 			       "those that ended",
@@ -122,9 +125,13 @@ struct begin {
 	const struct kvr_request *req;
 	const struct kvr_key *keys; /* stores */
 	uint32_t n;
+	uint32_t budget;	       /* prefetches: blocks */
+	const struct kvr_model *model; /* a reset, or NULL */
 	enum kvr_op_kind kind;
+	uint32_t flags;
 	struct kvr_engine_answer *answer;
 	struct kvr_engine_block *blocks;
+	uint64_t deadline;
 	struct kvr_op *op;
 	enum kvr_refused refused;
 	char reason[256]; /* why the last try found no room */
@@ -144,6 +151,11 @@ static int begin_op(struct begin *b, int *ret_final)
 	struct kvr_op *old = kvr_op_find(e, b->req, b->kind);
 
 	*ret_final = 1;
+	b->refused = KVR_REFUSED_NONE;
+	if (e->reset != KVR_NO_OP)
+		return KVR_FAIL(-EBUSY, "the reset of request %llu/%u is under way",
+				(unsigned long long)e->ops[e->reset].req.id,
+				e->ops[e->reset].req.attempt);
 	b->refused = KVR_REFUSED_TABLE;
 	if (old && old->used && old->stage < KVR_STAGE_END)
 		return KVR_FAIL(-EEXIST,
@@ -157,11 +169,12 @@ static int begin_op(struct begin *b, int *ret_final)
 				e->group->layout.ops);
 	*ret_final = 0;
 	b->refused = KVR_REFUSED_OPEN;
-	if (e->open_count >= KVR_OPEN_OPS)
+	if (e->open_count >= KVR_OPEN_OPS && b->kind != KVR_OP_PREFETCH)
 		return KVR_FAIL(-EAGAIN, "%u operations wait for ranks, the most at once",
 				e->open_count);
 	b->refused = KVR_REFUSED_POOL; /* all that can be missing from here on */
-	b->op = kvr_op_new(e, b->req, b->kind);
+	b->op = kvr_op_new(e, b->req, b->kind, b->flags);
+	b->op->deadline = b->deadline;
 	return 0;
 }
 
@@ -174,7 +187,11 @@ static int begin_decided(struct begin *b, uint32_t covered)
 	*b->answer = (struct kvr_engine_answer){ .entry = kvr_op_entry(b->e, op),
 						 .gen = op->gen,
 						 .count = op->blocks,
-						 .covered = covered };
+						 .covered = covered,
+						 .flags = op->flags,
+						 .groups = op->flags & KVR_OP_LAYERED
+								   ? b->e->geo.layer_groups
+								   : 0 };
 	return 1;
 }
 
@@ -240,7 +257,7 @@ static int try_load(struct begin *b)
 	uint32_t n = pin && pin->n < b->n ? pin->n : b->n;
 	int final = 1, err;
 
-	if (!pin)
+	if (!pin && e->reset == KVR_NO_OP)
 		err = KVR_FAIL(-ENOENT, "request %llu attempt %u has no pinned lookup",
 			       (unsigned long long)b->req->id, b->req->attempt);
 	else
@@ -252,9 +269,11 @@ static int try_load(struct begin *b)
 
 		if (blk->dead)
 			break;
-		if (blk->slot == KVR_NO_SLOT) {
-			if (kvr_tier_fetch(&e->tier, pin->ids[i]))
-				break;
+		if (blk->slot == KVR_NO_SLOT &&
+		    kvr_tier_fetch(&e->tier, pin->ids[i], KVR_READ_PREFETCH))
+			break;
+		if (blk->reading == KVR_READ_PREFETCH) { /* perhaps another's; now it is urgent */
+			blk->reading = KVR_READ_DEMAND;
 			e->read_queue[e->read_tail++ & e->queue_mask] = pin->ids[i];
 		}
 		b->blocks[b->op->blocks++] = (struct kvr_engine_block){ i, blk->slot, blk->sum };
@@ -275,6 +294,76 @@ static int try_load(struct begin *b)
 	return begin_decided(b, 0);
 }
 
+/* Blocks of the prefix that are only on the store, as far as budget and pool go. */
+static int try_prefetch(struct begin *b)
+{
+	struct kvr_engine *e = b->e;
+	const uint64_t queue = (uint64_t)e->queue_mask + 1;
+	uint32_t i;
+	int final, err = begin_op(b, &final);
+
+	if (err)
+		return begin_refused(b, err, 1);
+	for (i = 0; i < b->n && i < e->opts.max_blocks; i++) {
+		uint32_t id = kvr_index_find(&e->tier.index, b->req->space, &b->keys[i]);
+		int fetch;
+
+		if (id == KVR_INDEX_NONE || e->tier.blocks[id].copying)
+			break;
+		fetch = e->tier.blocks[id].slot == KVR_NO_SLOT;
+		/* Pinned first: what is in the pool must not go to make room for the rest of it. */
+		begin_add(b, id, (uint32_t)fetch);
+		if (!fetch)
+			continue;
+		if (b->op->blocks == b->budget || e->fetch_tail - e->fetch_head >= queue ||
+		    kvr_tier_fetch(&e->tier, id, KVR_READ_PREFETCH)) {
+			kvr_tier_unpin(&e->tier, &b->op->ids[--b->op->n], 1);
+			break;
+		}
+		e->fetch_queue[e->fetch_tail++ & e->queue_mask] = id;
+		b->op->blocks++;
+	}
+	if (b->op->blocks)
+		return begin_decided(b, i);
+	for (uint32_t k = 0; k < b->op->n; k++)
+		b->op->own[k] = 0;
+	kvr_op_drop(e, b->op);
+	*b->answer = (struct kvr_engine_answer){ .covered = i };
+	return 1;
+}
+
+/* A reset also stops what need not be finished, and forgets who counts on the old blocks. */
+static int try_propose(struct begin *b)
+{
+	struct kvr_engine *e = b->e;
+	int final, err = begin_op(b, &final);
+
+	if (err)
+		return begin_refused(b, err, final);
+	begin_decided(b, 0);
+	if (b->kind != KVR_OP_RESET)
+		return 1;
+	e->reset = kvr_op_entry(e, b->op);
+	e->has_model = b->model != NULL;
+	if (b->model)
+		e->model = *b->model;
+	return 1;
+}
+
+static int try_begin(struct begin *b)
+{
+	switch (b->kind) {
+	case KVR_OP_STORE:
+		return try_store(b);
+	case KVR_OP_LOAD:
+		return try_load(b);
+	case KVR_OP_PREFETCH:
+		return try_prefetch(b);
+	default:
+		return try_propose(b);
+	}
+}
+
 static int begin_ready(void *arg)
 {
 	struct begin *b = arg;
@@ -285,7 +374,7 @@ static int begin_ready(void *arg)
 	 */
 	done = kvr_group_check(b->e->group);
 	if (!done)
-		done = b->kind == KVR_OP_STORE ? try_store(b) : try_load(b);
+		done = try_begin(b);
 	b->e->waiting = !done;
 	pthread_mutex_unlock(&b->e->lock);
 	return done;
@@ -295,6 +384,8 @@ static int begin(struct begin *b, uint64_t deadline_ns)
 {
 	char what[96];
 	int err;
+
+	b->deadline = deadline_ns;
 
 	snprintf(what, sizeof what, "room for a %s of request %llu/%u", kvr_op_kind_name(b->kind),
 		 (unsigned long long)b->req->id, b->req->attempt);
@@ -314,19 +405,52 @@ int kvr_engine_store_begin(struct kvr_engine *e, const struct kvr_request *req,
 			   const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
 			   struct kvr_engine_answer *ret_answer, struct kvr_engine_block *blocks)
 {
-	struct begin b = {
-		e, req, keys, n, KVR_OP_STORE, ret_answer, blocks, NULL, KVR_REFUSED_NONE, ""
-	};
+	struct begin b = { .e = e,
+			   .req = req,
+			   .keys = keys,
+			   .n = n,
+			   .kind = KVR_OP_STORE,
+			   .answer = ret_answer,
+			   .blocks = blocks };
 
 	return begin(&b, deadline_ns);
 }
 
 int kvr_engine_load_begin(struct kvr_engine *e, const struct kvr_request *req, uint32_t n,
-			  uint64_t deadline_ns, struct kvr_engine_answer *ret_answer,
+			  int layered, uint64_t deadline_ns, struct kvr_engine_answer *ret_answer,
 			  struct kvr_engine_block *blocks)
 {
-	struct begin b = { e, req, NULL, n, KVR_OP_LOAD, ret_answer, blocks, NULL, KVR_REFUSED_NONE,
-			   "" };
+	struct begin b = { .e = e,
+			   .req = req,
+			   .n = n,
+			   .kind = KVR_OP_LOAD,
+			   .flags = layered ? KVR_OP_LAYERED : 0,
+			   .answer = ret_answer,
+			   .blocks = blocks };
+
+	return begin(&b, deadline_ns);
+}
+
+int kvr_engine_prefetch(struct kvr_engine *e, const struct kvr_request *req,
+			const struct kvr_key *keys, uint32_t n, uint32_t budget,
+			struct kvr_engine_answer *ret_answer)
+{
+	struct begin b = { .e = e,
+			   .req = req,
+			   .keys = keys,
+			   .n = n,
+			   .budget = budget ? budget : UINT32_MAX,
+			   .kind = KVR_OP_PREFETCH,
+			   .answer = ret_answer };
+
+	return begin(&b, UINT64_MAX); /* it never waits for room */
+}
+
+int kvr_engine_propose(struct kvr_engine *e, const struct kvr_request *req, enum kvr_op_kind kind,
+		       const struct kvr_model *model, uint64_t deadline_ns,
+		       struct kvr_engine_answer *ret_answer)
+{
+	struct begin b = { .e = e, .req = req, .kind = kind, .model = model, .answer = ret_answer };
 
 	return begin(&b, deadline_ns);
 }
@@ -387,7 +511,8 @@ static int op_ready(void *arg)
 	} else if (op->stage == KVR_STAGE_LOST &&
 		   (op->kind == KVR_OP_LOAD || op->reached < w->stage)) {
 		done = lost(w->e, op);
-	} else if (op->reached >= w->stage) {
+	} else if (op->reached >= w->stage &&
+		   !(op->kind == KVR_OP_LOAD && op->stage >= KVR_STAGE_FAILED)) {
 		w->value = op->good;
 		done = 1;
 	} else if (op->stage >= KVR_STAGE_END) {
@@ -475,6 +600,8 @@ void kvr_engine_begun(struct kvr_engine *e, const struct kvr_engine_answer *answ
 void kvr_engine_cancel(struct kvr_engine *e, const struct kvr_engine_answer *answer)
 {
 	pthread_mutex_lock(&e->lock);
+	if (answer->entry == e->reset)
+		e->reset = KVR_NO_OP;
 	kvr_op_drop(e, &e->ops[answer->entry]);
 	pthread_mutex_unlock(&e->lock);
 }
@@ -583,9 +710,11 @@ static int drained(void *arg)
 
 int kvr_engine_drain(struct kvr_engine *e, uint64_t deadline_ns)
 {
-	int err = kvr_group_wait(e->group, drained, e, deadline_ns, "the end of all operations");
 	uint32_t oldest = KVR_NO_OP;
+	int err;
 
+	kvr_engine_prefetch_cancel(e, NULL);
+	err = kvr_group_wait(e->group, drained, e, deadline_ns, "the end of all operations");
 	if (err != -ETIMEDOUT)
 		return err > 0 ? 0 : err;
 	pthread_mutex_lock(&e->lock);

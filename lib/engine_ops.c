@@ -17,12 +17,14 @@ static struct kvr_op_entry *entry_of(struct kvr_engine *e, const struct kvr_op *
 
 static void record(struct kvr_engine *e, struct kvr_op *op, uint32_t stage, int status, int end)
 {
+	uint32_t blocks = op->kind == KVR_OP_PREFETCH ? op->good : op->blocks;
+
 	e->done[e->done_tail++ & e->done_mask] =
 		(struct kvr_engine_record){ .c = { .request = op->req,
 						   .kind = op->kind,
 						   .stage = stage,
 						   .status = status,
-						   .blocks = op->blocks },
+						   .blocks = blocks },
 					    .entry = kvr_op_entry(e, op),
 					    .gen = op->gen,
 					    .end = (uint32_t)end };
@@ -34,9 +36,16 @@ static uint64_t need_of(const struct kvr_engine *e, const struct kvr_op *op)
 	switch (op->kind << 8 | op->stage) {
 	case KVR_OP_STORE << 8 | KVR_STAGE_BEGUN:
 		return op->blocks ? e->writers : 0;
+	case KVR_OP_LOAD << 8 | KVR_STAGE_BEGUN:
+		return op->flags & KVR_OP_LAYERED ? e->all : 0;
+	case KVR_OP_LOAD << 8 | KVR_STAGE_COMMITTED:
 	case KVR_OP_LOAD << 8 | KVR_STAGE_HOST:
 	case KVR_OP_LOAD << 8 | KVR_STAGE_VERIFIED:
 		return e->readers;
+	case KVR_OP_DECISION << 8 | KVR_STAGE_BEGUN:
+	case KVR_OP_DECISION << 8 | KVR_STAGE_COMMITTED:
+	case KVR_OP_RESET << 8 | KVR_STAGE_BEGUN:
+		return e->all;
 	default:
 		return 0;
 	}
@@ -71,9 +80,18 @@ void kvr_op_stage(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage,
 	e->changed = 1;
 }
 
+/* The ranks remember its blocks until they answered. */
 static int waits_for_ranks(const struct kvr_op *op)
 {
-	return op->kind == KVR_OP_LOAD || op->stage <= KVR_STAGE_BEGUN;
+	return op->kind == KVR_OP_STORE ? op->stage <= KVR_STAGE_BEGUN
+					: op->kind != KVR_OP_PREFETCH;
+}
+
+void kvr_op_layers(struct kvr_engine *e, struct kvr_op *op, uint32_t groups)
+{
+	/* L1, pairs with L2 */
+	kvr_store_release(&entry_of(e, op)->layers, (uint64_t)op->gen << 32 | groups);
+	e->changed = 1;
 }
 
 static void list_add(struct kvr_engine *e, uint32_t *head, struct kvr_op *op)
@@ -157,7 +175,7 @@ struct kvr_op *kvr_op_find(struct kvr_engine *e, const struct kvr_request *req,
 }
 
 struct kvr_op *kvr_op_new(struct kvr_engine *e, const struct kvr_request *req,
-			  enum kvr_op_kind kind)
+			  enum kvr_op_kind kind, uint32_t flags)
 {
 	struct kvr_op_entry *entry;
 	struct kvr_op *op;
@@ -172,19 +190,21 @@ struct kvr_op *kvr_op_new(struct kvr_engine *e, const struct kvr_request *req,
 			       .number = ++e->begun,
 			       .gen = op->gen == UINT32_MAX ? 1 : op->gen + 1,
 			       .kind = kind,
+			       .flags = flags,
 			       .ids = op->ids,
 			       .own = op->own,
 			       .used = 1 };
 	list_add(e, &e->active, op);
 	e->active_count++;
-	e->open_count++;
+	e->open_count += (uint32_t)waits_for_ranks(op);
 	e->stats.ops_begun++;
 	entry = entry_of(e, op);
 	entry->request = req->id;
 	entry->space = req->space;
 	entry->attempt = req->attempt;
 	entry->kind = kind;
-	entry->flags = 0;
+	entry->flags = flags;
+	kvr_store_relaxed(&entry->layers, 0);
 	entry->begun_ns = kvr_now();
 	kvr_op_stage(e, op, KVR_STAGE_NONE, 0, 0);
 	return op;
@@ -192,9 +212,12 @@ struct kvr_op *kvr_op_new(struct kvr_engine *e, const struct kvr_request *req,
 
 void kvr_op_drop(struct kvr_engine *e, struct kvr_op *op)
 {
-	for (uint32_t i = 0; i < op->n; i++)
-		if (op->own[i])
-			kvr_tier_kill(&e->tier, op->ids[i], 0);
+	if (op->kind == KVR_OP_STORE)
+		for (uint32_t i = 0; i < op->n; i++)
+			if (op->own[i])
+				kvr_tier_kill(&e->tier, op->ids[i], 0);
+	if (op->kind == KVR_OP_PREFETCH)
+		kvr_prefetch_stop(e, op);
 	kvr_tier_unpin(&e->tier, op->ids, op->n);
 	unlink_active(e, op);
 	op->used = 0;
@@ -218,11 +241,14 @@ static int ack_possible(const struct kvr_engine *e, const struct kvr_op *op, uin
 	if (kvr_word_gen(word) != op->gen)
 		return kvr_word_gen(word) < op->gen || e->begun > UINT32_MAX;
 	switch (kvr_word_code(word)) {
+	case KVR_ACK_VOTED:
+		return value == 0 && op->kind != KVR_OP_STORE && op->kind != KVR_OP_PREFETCH;
 	case KVR_ACK_COPIED:
 		return op->kind == KVR_OP_STORE && value == op->blocks;
 	case KVR_ACK_VERIFIED:
 	case KVR_ACK_DONE:
-		return op->kind == KVR_OP_LOAD && value <= op->n;
+		return (op->kind == KVR_OP_LOAD && value <= op->n) ||
+		       (op->kind == KVR_OP_DECISION && !value);
 	case KVR_ACK_FAILED:
 		return value >= 1 && value <= 4095;
 	default:
@@ -268,12 +294,8 @@ static enum kvr_ack ack_of(struct kvr_engine *e, uint32_t rank, const struct kvr
 	return KVR_ACK_NONE;
 }
 
-/*
- * Takes the acknowledgements of this step from the ranks that it needs. Returns 1 when all are
- * there. A failure is kept but does not end the step: a rank that did not acknowledge may still
- * copy.
- */
-static int acks(struct kvr_engine *e, struct kvr_op *op, enum kvr_ack step)
+/* A failure is kept but does not end the step: a rank that did not acknowledge may still copy. */
+int kvr_op_acks(struct kvr_engine *e, struct kvr_op *op, enum kvr_ack step)
 {
 	for (uint64_t left = op->need & ~op->acked; left; left &= left - 1) {
 		uint32_t rank = (uint32_t)__builtin_ctzll(left), value;
@@ -325,16 +347,43 @@ static void store_undo(struct kvr_engine *e, struct kvr_op *op)
 			kvr_tier_kill(&e->tier, op->ids[i], 0);
 }
 
-static uint64_t may_copy(struct kvr_engine *e, struct kvr_op *op)
+/* Of a load nobody touches a byte before its stage is above `begun`, or it is told to all. */
+static uint64_t may_copy(const struct kvr_engine *e, const struct kvr_op *op)
 {
 	if (op->kind == KVR_OP_LOAD)
-		return e->readers;
+		return op->stage > KVR_STAGE_BEGUN ? e->readers : 0;
 	return op->kind == KVR_OP_STORE && op->blocks ? e->writers : 0;
+}
+
+/* Ends an operation that ranks are in the middle of. */
+static void cut(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage)
+{
+	if (op->kind == KVR_OP_STORE)
+		store_undo(e, op); /* who joined these blocks is told at once */
+	if (op->kind == KVR_OP_PREFETCH)
+		kvr_prefetch_stop(e, op);
+	if (kvr_op_entry(e, op) == e->reset)
+		e->reset = KVR_NO_OP;
+	end(e, op, stage, op->status, may_copy(e, op));
+	if (!op->need)
+		return;
+	op->held = 1;
+	list_add(e, &e->held, op);
+	show_held(e, op, 1);
+}
+
+void kvr_op_cut(struct kvr_engine *e, struct kvr_op *op, int status)
+{
+	if (!op->status)
+		op->status = status;
+	cut(e, op, op->stage == KVR_STAGE_BEGUN ? KVR_STAGE_CANCELLED : KVR_STAGE_FAILED);
 }
 
 int kvr_op_abort(struct kvr_engine *e, struct kvr_op *op, int status)
 {
-	if (op->kind == KVR_OP_STORE && op->stage > KVR_STAGE_BEGUN)
+	if (op->stage == KVR_STAGE_NONE || op->aborted ||
+	    (op->kind == KVR_OP_STORE && op->stage > KVR_STAGE_BEGUN) ||
+	    (op->kind == KVR_OP_RESET && op->stage > KVR_STAGE_BEGUN))
 		return 0;
 	op->aborted = 1;
 	if (!op->status)
@@ -343,14 +392,7 @@ int kvr_op_abort(struct kvr_engine *e, struct kvr_op *op, int status)
 		op->good = 0;
 	if (may_copy(e, op) && e->held_slots + slots_of(op) > e->pool.slots / 4)
 		return 1; /* ends when the ranks answered */
-	if (op->kind == KVR_OP_STORE)
-		store_undo(e, op); /* who joined these blocks is told at once */
-	end(e, op, KVR_STAGE_CANCELLED, op->status, may_copy(e, op));
-	if (op->need) {
-		op->held = 1;
-		list_add(e, &e->held, op);
-		show_held(e, op, 1);
-	}
+	cut(e, op, KVR_STAGE_CANCELLED);
 	return 1;
 }
 
@@ -363,7 +405,7 @@ static int held_progress(struct kvr_engine *e)
 		struct kvr_op *op = &e->ops[i];
 
 		next = op->next_op;
-		if (!acks(e, op, quiet(op)))
+		if (!kvr_op_acks(e, op, quiet(op)))
 			continue;
 		list_remove(e, &e->held, op);
 		show_held(e, op, -1);
@@ -451,7 +493,7 @@ static int store_progress(struct kvr_engine *e, struct kvr_op *op)
 
 	switch (op->stage) {
 	case KVR_STAGE_BEGUN:
-		if (!acks(e, op, KVR_ACK_COPIED))
+		if (!kvr_op_acks(e, op, KVR_ACK_COPIED))
 			return 0;
 		if (!op->status) {
 			store_copied(e, op);
@@ -489,34 +531,49 @@ static int store_progress(struct kvr_engine *e, struct kvr_op *op)
 /* --- loads
  * ---------------------------------------------------------------------------------------- */
 
+/* The first block that is not good on every rank is a miss from now on. */
+static void load_bad(struct kvr_engine *e, struct kvr_op *op)
+{
+	if (op->good == op->n || op->status || e->tier.blocks[op->ids[op->good]].dead)
+		return;
+	kvr_tier_kill(&e->tier, op->ids[op->good], 1);
+	e->stats.blocks_bad++;
+}
+
+/* 1: all blocks are in the pool, or found bad: op->good of them are whole. */
+static int load_read(struct kvr_engine *e, struct kvr_op *op)
+{
+	for (; op->next < op->n; op->next++) {
+		const struct kvr_tier_block *b = &e->tier.blocks[op->ids[op->next]];
+
+		if (b->reading)
+			return 0;
+		if (b->dead && op->next < op->good)
+			op->good = op->next;
+	}
+	return 1;
+}
+
 static int load_progress(struct kvr_engine *e, struct kvr_op *op)
 {
-	const struct kvr_tier_block *b;
-
+	if (op->flags & KVR_OP_LAYERED && op->stage <= KVR_STAGE_HOST && !op->aborted)
+		return kvr_layers_progress(e, op);
 	switch (op->stage) {
 	case KVR_STAGE_BEGUN:
-		for (; op->next < op->n; op->next++) {
-			b = &e->tier.blocks[op->ids[op->next]];
-			if (b->reading)
-				return 0;
-			if (b->dead && op->next < op->good)
-				op->good = op->next;
-		}
+	case KVR_STAGE_COMMITTED:
+		if (!load_read(e, op))
+			return 0;
 		kvr_op_stage(e, op, KVR_STAGE_HOST, op->good, 0);
 		return 1;
 	case KVR_STAGE_HOST:
-		if (!acks(e, op, KVR_ACK_VERIFIED))
+		if (!kvr_op_acks(e, op, KVR_ACK_VERIFIED))
 			return 0;
-		if (op->good < op->n && !op->status && !e->tier.blocks[op->ids[op->good]].dead) {
-			/* The first block that is not good on every rank is a miss from now on. */
-			kvr_tier_kill(&e->tier, op->ids[op->good], 1);
-			e->stats.blocks_bad++;
-		}
+		load_bad(e, op);
 		e->stats.blocks_loaded += op->good;
 		kvr_op_stage(e, op, KVR_STAGE_VERIFIED, op->good, 0);
 		return 1;
 	case KVR_STAGE_VERIFIED:
-		if (!acks(e, op, KVR_ACK_DONE))
+		if (!kvr_op_acks(e, op, KVR_ACK_DONE))
 			return 0;
 		if (op->status)
 			fail(e, op);
@@ -528,6 +585,51 @@ static int load_progress(struct kvr_engine *e, struct kvr_op *op)
 	}
 }
 
+/*
+ * By layers all blocks are good or the load fails: what a rank has used of them by then, the others
+ * used, too, and all must hear that it counts for nothing.
+ */
+int kvr_layers_progress(struct kvr_engine *e, struct kvr_op *op)
+{
+	int all;
+
+	if (op->stage == KVR_STAGE_BEGUN)
+		return kvr_decision_progress(e, op);
+	all = kvr_op_acks(e, op, KVR_ACK_VERIFIED);
+	if (op->stage == KVR_STAGE_COMMITTED && load_read(e, op) && op->good == op->n &&
+	    !op->status) {
+		kvr_op_layers(e, op, e->geo.layer_groups);
+		kvr_op_stage(e, op, KVR_STAGE_HOST, op->good, 0);
+		return 1;
+	}
+	if (op->status || op->good < op->n) {
+		load_bad(e, op);
+		kvr_op_cut(e, op, -EBADMSG);
+		return 1;
+	}
+	if (op->stage != KVR_STAGE_HOST || !all)
+		return 0;
+	e->stats.blocks_loaded += op->good;
+	kvr_op_stage(e, op, KVR_STAGE_VERIFIED, op->good, 0);
+	return 1;
+}
+
+static int progress(struct kvr_engine *e, struct kvr_op *op)
+{
+	switch (op->kind) {
+	case KVR_OP_STORE:
+		return store_progress(e, op);
+	case KVR_OP_LOAD:
+		return load_progress(e, op);
+	case KVR_OP_PREFETCH:
+		return kvr_prefetch_progress(e, op);
+	case KVR_OP_DECISION:
+		return kvr_decision_progress(e, op);
+	default:
+		return kvr_reset_progress(e, op);
+	}
+}
+
 int kvr_ops_progress(struct kvr_engine *e)
 {
 	int changed = held_progress(e);
@@ -536,7 +638,7 @@ int kvr_ops_progress(struct kvr_engine *e)
 		struct kvr_op *op = &e->ops[i];
 
 		next = op->next_op;
-		while (op->kind == KVR_OP_STORE ? store_progress(e, op) : load_progress(e, op))
+		while (progress(e, op))
 			changed = 1;
 	}
 	return changed;

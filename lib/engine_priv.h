@@ -11,6 +11,7 @@
 
 #define KVR_OPEN_OPS 64u   /* operations that wait for ranks at once: bounds the ranks' memory */
 #define KVR_ENGINE_IO 256u /* blocks in flight to and from the store */
+#define KVR_FETCH_IO 64u   /* of them for prefetches, so that a demand always finds room */
 
 /*
  * An operation. Entry i of the segment's table is its public face. A store's blocks are its own (it
@@ -21,23 +22,24 @@ struct kvr_op {
 	struct kvr_request req;
 	uint64_t number; /* of its begin: a name may be used again after the end */
 	uint32_t gen;
-	uint32_t kind;	  /* enum kvr_op_kind */
-	uint32_t stage;	  /* enum kvr_stage */
-	uint32_t reached; /* the last stage before an end */
-	uint32_t n;	  /* blocks in ids, in the order of the keys */
-	uint32_t blocks;  /* of them: for the ranks to copy */
-	uint32_t *ids;	  /* [max_blocks] */
-	uint8_t *own;	  /* [max_blocks] store: 1 for each id that this store reserved */
-	uint64_t need;	  /* ranks whose word this stage waits for, */
-	uint64_t acked;	  /* and those of them that answered */
-	uint32_t good;	  /* load: leading blocks that are right on all so far */
-	uint32_t next;	  /* first block that was not yet seen to be where this stage wants it */
-	int32_t status;	  /* first failure */
-	uint32_t flags;	  /* KVR_OP_LAYERED */
-	uint32_t aborted; /* it ends as cancelled */
-	uint32_t held;	  /* quarantine: it ended, and ranks in `need` may still copy */
-	uint32_t told;	  /* a tick told its end */
-	uint32_t used;	  /* 0: the entry may be taken; what it was stays readable until then */
+	uint32_t kind;	   /* enum kvr_op_kind */
+	uint32_t stage;	   /* enum kvr_stage */
+	uint32_t reached;  /* the last stage before an end */
+	uint32_t n;	   /* blocks in ids, in the order of the keys */
+	uint32_t blocks;   /* of them: for the ranks to copy */
+	uint32_t *ids;	   /* [max_blocks] */
+	uint8_t *own;	   /* [max_blocks] store: 1 for each id that this store reserved */
+	uint64_t need;	   /* ranks whose word this stage waits for, */
+	uint64_t acked;	   /* and those of them that answered */
+	uint32_t good;	   /* load: leading blocks that are right on all so far */
+	uint32_t next;	   /* first block that was not yet seen to be where this stage wants it */
+	int32_t status;	   /* first failure */
+	uint32_t flags;	   /* KVR_OP_LAYERED */
+	uint64_t deadline; /* decision, load by layers, reset: of the votes */
+	uint32_t aborted;  /* it ends as cancelled */
+	uint32_t held;	   /* quarantine: it ended, and ranks in `need` may still copy */
+	uint32_t told;	   /* a tick told its end */
+	uint32_t used;	   /* 0: the entry may be taken; what it was stays readable until then */
 	uint32_t prev, next_op; /* in the list of those in flight, or held */
 };
 
@@ -60,6 +62,7 @@ struct kvr_engine_io {
 	struct kvr_store_op op;
 	uint32_t block;
 	uint32_t write;
+	uint32_t prefetch;
 	struct kvr_engine_io *next;
 };
 
@@ -71,7 +74,7 @@ struct kvr_engine {
 	struct kvr_pool pool;
 	struct kvr_store *store; /* NULL: none. Used by the engine thread alone */
 	struct kvr_tier tier;
-	uint64_t writers, readers; /* ranks that write or read any shard */
+	uint64_t writers, readers, all; /* ranks that write or read any shard; and every rank */
 	/* operations */
 	struct kvr_op *ops; /* [layout.ops] */
 	uint32_t *op_ids;
@@ -93,6 +96,10 @@ struct kvr_engine {
 	uint32_t *write_queue, *read_queue; /* rings of block numbers */
 	uint64_t *write_since;		    /* when each was queued */
 	uint64_t write_head, write_tail, read_head, read_tail;
+	uint32_t *fetch_queue; /* as read_queue, for prefetches: those that somebody waits for go
+				  first, and what was taken back stays in it until its turn */
+	uint64_t fetch_head, fetch_tail;
+	uint32_t fetch_running;
 	uint32_t queue_mask;
 	struct kvr_engine_io *io, *free_io;
 	uint64_t io_running;
@@ -105,6 +112,10 @@ struct kvr_engine {
 	int open_result;
 	char open_text[1536];
 	int group_error; /* once the epoch is over */
+	uint32_t reset;	 /* the entry of a reset under way, or KVR_NO_OP: nothing is begun */
+	int reset_ready; /* all is quiet: the thread does it, without the lock */
+	int has_model;
+	struct kvr_model model; /* of the reset */
 	struct {
 		uint64_t word; /* 0: none; the first that no rank can have written */
 		uint32_t rank, entry, gen, kind, blocks; /* whose, and of which operation */
@@ -126,7 +137,7 @@ struct kvr_op *kvr_op_find(struct kvr_engine *e, const struct kvr_request *req,
 			   enum kvr_op_kind kind);
 /* NULL: the table is full. */
 struct kvr_op *kvr_op_new(struct kvr_engine *e, const struct kvr_request *req,
-			  enum kvr_op_kind kind);
+			  enum kvr_op_kind kind, uint32_t flags);
 /* Undoes kvr_op_new(): no rank saw the operation, and nobody is told. */
 void kvr_op_drop(struct kvr_engine *e, struct kvr_op *op);
 /*
@@ -136,6 +147,22 @@ void kvr_op_drop(struct kvr_engine *e, struct kvr_op *op);
  * and it needs nothing of its request. Returns 1 unless it was left alone.
  */
 int kvr_op_abort(struct kvr_engine *e, struct kvr_op *op, int status);
+/* Likewise, but it failed: ranks may be in the middle of what they were told to copy. */
+void kvr_op_cut(struct kvr_engine *e, struct kvr_op *op, int status);
+/* Takes the acknowledgements of a step from the ranks that it needs. 1 when all are there. */
+int kvr_op_acks(struct kvr_engine *e, struct kvr_op *op, enum kvr_ack step);
+/* Layer groups of all blocks that are in the pool, in order. */
+void kvr_op_layers(struct kvr_engine *e, struct kvr_op *op, uint32_t groups);
+/* What an operation of that kind does next. 1: something changed. */
+int kvr_prefetch_progress(struct kvr_engine *e, struct kvr_op *op);
+int kvr_decision_progress(struct kvr_engine *e, struct kvr_op *op);
+int kvr_reset_progress(struct kvr_engine *e, struct kvr_op *op);
+/* A load by layers that is proposed: the votes. */
+int kvr_layers_progress(struct kvr_engine *e, struct kvr_op *op);
+/* Takes back the reads of a prefetch that did not start. */
+void kvr_prefetch_stop(struct kvr_engine *e, struct kvr_op *op);
+/* The engine's thread, without the lock: the reset itself. */
+void kvr_reset_run(struct kvr_engine *e);
 /* The entry may be used again. */
 void kvr_op_free(struct kvr_engine *e, struct kvr_op *op);
 /* Moves all operations on. 1: something changed. */

@@ -348,21 +348,44 @@ void kvr_tier_written(struct kvr_tier *t, uint32_t id, int error)
 	settle(t, id);
 }
 
-int kvr_tier_fetch(struct kvr_tier *t, uint32_t id)
+int kvr_tier_fetch(struct kvr_tier *t, uint32_t id, enum kvr_tier_reading reading)
 {
 	uint32_t slot;
 
 	if (take_slot(t, &slot))
 		return -EAGAIN;
 	t->blocks[id].slot = slot;
-	t->blocks[id].reading = 1;
+	t->blocks[id].reading = (uint8_t)reading;
 	settle(t, id);
 	return 0;
 }
 
+void kvr_tier_unfetch(struct kvr_tier *t, uint32_t id)
+{
+	free_slot(t, &t->blocks[id]);
+	t->blocks[id].reading = KVR_READ_NONE;
+	settle(t, id);
+}
+
+void kvr_tier_clear(struct kvr_tier *t)
+{
+	for (uint32_t id = 0; id < t->capacity; id++) {
+		struct kvr_tier_block *b = &t->blocks[id];
+
+		if (!b->used)
+			continue;
+		if (b->in_host)
+			host_unlink(t, id);
+		if (b->in_disk)
+			disk_unlink(t, id);
+		b->where = KVR_NOWHERE;
+		free_block(t, id);
+	}
+}
+
 void kvr_tier_fetched(struct kvr_tier *t, uint32_t id, int ok, int retire)
 {
-	t->blocks[id].reading = 0;
+	t->blocks[id].reading = KVR_READ_NONE;
 	if (ok)
 		settle(t, id);
 	else

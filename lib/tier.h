@@ -27,6 +27,15 @@
 #define KVR_NO_SLOT UINT32_MAX
 #define KVR_NO_BLOCK UINT32_MAX
 
+/* How far a read of a block into the pool is (kvr_tier_block.reading). The tier itself asks only
+ * whether there is one. */
+enum kvr_tier_reading {
+	KVR_READ_NONE,
+	KVR_READ_PREFETCH, /* queued for a prefetch, which may still take it back */
+	KVR_READ_DEMAND,   /* queued for somebody who waits */
+	KVR_READ_RUNNING   /* submitted */
+};
+
 struct kvr_tier_link {
 	uint32_t prev, next;
 };
@@ -95,8 +104,14 @@ void kvr_tier_unplace(struct kvr_tier *t, uint32_t id);
 /* The write ended. error < 0: its slot is retired, the block stays in the pool. */
 void kvr_tier_written(struct kvr_tier *t, uint32_t id, int error);
 /* Gives a block that is only on the store a pool slot; it is then reading. 0 or -EAGAIN. */
-int kvr_tier_fetch(struct kvr_tier *t, uint32_t id);
+int kvr_tier_fetch(struct kvr_tier *t, uint32_t id, enum kvr_tier_reading reading);
+/* Takes that back: the read was not submitted. */
+void kvr_tier_unfetch(struct kvr_tier *t, uint32_t id);
 /* The read ended; ok 0: the block is killed (retire: I/O error, not just another block's bytes). */
 void kvr_tier_fetched(struct kvr_tier *t, uint32_t id, int ok, int retire);
+
+/* Every block goes (a reset: the store's slots are all free already). Nothing may be pinned,
+ * copied, read or written. */
+void kvr_tier_clear(struct kvr_tier *t);
 
 #endif

@@ -175,7 +175,7 @@ static const struct {
 	{ ANSWER(gen), 0, "its generation is 0, 1 to 4294967295" },
 	{ ANSWER(covered), 0, "covered is 0, 1 to 3" },
 	{ ANSWER(covered), 2, "number of blocks is 3, 0 to 2" },
-	{ ANSWER(count), 2, "its length is 72, 56 to 56" },
+	{ ANSWER(count), 2, "its length is 80, 64 to 64" },
 	{ BLOCK(0, slot), 16, "its slot is 16, 0 to 15" },
 	{ BLOCK(0, slot), 9, "slot for key 0 is 9, whose header page has another key" },
 	{ BLOCK(1, index), 0, "its index is 0, 1 to 1" },
@@ -242,8 +242,8 @@ static const struct {
 	uint32_t wrong;
 	const char *says;
 } records[] = {
-	RECORD(kind, 0, "record's kind is 0, 1 to 2"),
-	RECORD(kind, 3, "record's kind is 3, 1 to 2"),
+	RECORD(kind, 0, "record's kind is 0, 1 to 5"),
+	RECORD(kind, 6, "record's kind is 6, 1 to 5"),
 	RECORD(stage, 0, "record's stage is 0, 1 to 10"),
 	RECORD(stage, 11, "record's stage is 11, 1 to 10"),
 	RECORD(status, 1, "record's status is 1, 0 to 0"),

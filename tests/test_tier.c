@@ -483,7 +483,7 @@ START_TEST(test_fetch_brings_a_block_back)
 
 	rig_init(&r, POOL, 2);
 	id = on_store_alone(&r, 1, 1);
-	ck_assert_int_eq(kvr_tier_fetch(&r.t, id), 0);
+	ck_assert_int_eq(kvr_tier_fetch(&r.t, id, KVR_READ_DEMAND), 0);
 	ck_assert_uint_lt(r.t.blocks[id].slot, POOL);
 	ck_assert(!known(&r, 1000)); /* the oldest made room */
 	/* another request joins the read: a hit, but not in the pool yet */
@@ -511,11 +511,11 @@ START_TEST(test_fetch_without_a_slot_changes_nothing)
 	id = on_store_alone(&r, 1, 1);
 	for (k = 0; k < POOL; k++)
 		ck_assert_uint_eq(match(&r, 1000 + k, 1, &ids[k], &host), 1);
-	ck_assert_int_eq(kvr_tier_fetch(&r.t, id), -EAGAIN);
+	ck_assert_int_eq(kvr_tier_fetch(&r.t, id, KVR_READ_DEMAND), -EAGAIN);
 	ck_assert_uint_eq(r.t.blocks[id].slot, KVR_NO_SLOT);
 	ck_assert_int_eq(r.t.blocks[id].reading, 0);
 	kvr_tier_unpin(&r.t, ids, 1);
-	ck_assert_int_eq(kvr_tier_fetch(&r.t, id), 0);
+	ck_assert_int_eq(kvr_tier_fetch(&r.t, id, KVR_READ_DEMAND), 0);
 	kvr_tier_fetched(&r.t, id, 1, 0);
 	kvr_tier_unpin(&r.t, &id, 1);
 	kvr_tier_unpin(&r.t, ids + 1, POOL - 1);
@@ -533,7 +533,7 @@ START_TEST(test_failed_fetch_is_a_miss)
 	for (retire = 0; retire < 2; retire++) {
 		rig_init(&r, POOL, 2);
 		id = on_store_alone(&r, 1, 1);
-		ck_assert_int_eq(kvr_tier_fetch(&r.t, id), 0);
+		ck_assert_int_eq(kvr_tier_fetch(&r.t, id, KVR_READ_DEMAND), 0);
 		kvr_tier_fetched(&r.t, id, 0, retire);
 		ck_assert(!known(&r, 1));
 		ck_assert(r.t.blocks[id].used && r.t.blocks[id].dead);
@@ -558,7 +558,7 @@ START_TEST(test_kill_while_reading_waits_for_the_read)
 	for (way = 0; way < 4; way++) { /* bit 0: read ok, bit 1: unpinned before it ends */
 		rig_init(&r, POOL, 1);
 		id = on_store_alone(&r, 1, 1);
-		ck_assert_int_eq(kvr_tier_fetch(&r.t, id), 0);
+		ck_assert_int_eq(kvr_tier_fetch(&r.t, id, KVR_READ_DEMAND), 0);
 		kvr_tier_kill(&r.t, id, 1);
 		ck_assert(!known(&r, 1));
 		if (way & 2)

@@ -38,7 +38,7 @@ static void read_block(struct rig *r, struct kvr_store *store, uint32_t n, uint8
 
 	ck_assert_uint_eq(kvr_tier_match(&r->t, op.space, &op.key, 1, &id, &host), 1);
 	ck_assert_uint_eq(host, 0);
-	ck_assert_int_eq(kvr_tier_fetch(&r->t, id), 0);
+	ck_assert_int_eq(kvr_tier_fetch(&r->t, id, KVR_READ_DEMAND), 0);
 	op.where = r->t.blocks[id].where;
 	op.header_checksum = r->t.blocks[id].sum;
 	ck_assert_int_eq(kvr_store_read(store, &op), 0);

@@ -8,6 +8,7 @@
 
 #include "cluster.h"
 
+#include "atomic.h"
 #include "connector_priv.h"
 
 #define RANKS 2u
@@ -22,13 +23,13 @@ static void ok(int err)
 		ck_abort_msg("%d: %s", err, kvr_explain());
 }
 
-static void must_say(const char *text)
+static inline void must_say(const char *text)
 {
 	ck_assert_msg(strstr(kvr_explain(), text), "\"%s\" is not in: %s", text, kvr_explain());
 }
 
 /* blocks: of the pool; slots: of the store, 0 none. */
-static void trio_open(uint32_t blocks, uint32_t slots)
+static inline void trio_open(uint32_t blocks, uint32_t slots)
 {
 	cluster_init(&cl, RANKS, 0, blocks, slots);
 	ok(kvr_connector_lead(cl.name, &cl.opts, &lead));

@@ -204,6 +204,104 @@ KVR_API int kvr_connector_load_wait(struct kvr_connector *c, const struct kvr_re
 /* Rank: copied out; the slots may be reused. Leader: nothing to do. */
 KVR_API int kvr_connector_load_done(struct kvr_connector *c, const struct kvr_request *request);
 
+/*
+ * The same load by layers: a rank copies a layer group while others are still being read. All or
+ * nothing: what the ranks used of a block before another one's turned out bad cannot be taken back,
+ * so a bad segment on any rank, or a read that fails, ends the load for all.
+ *
+ * It is a decision: the leader proposes (blocks, number of layer groups, generation), each rank
+ * checks it and votes in its call, which waits until all did. Leader: returns at once with the
+ * number of blocks. Rank: that number, or why there is no load, the same on all ranks: a vote
+ * against it, or -ETIMEDOUT since one did not vote until the deadline (its own, or the leader's);
+ * it is rolled back, and nothing else. -EPROTO: the other side begins a load of the whole.
+ */
+KVR_API int kvr_connector_load_begin_layers(struct kvr_connector *c,
+					    const struct kvr_request *request, uint32_t n,
+					    uint64_t deadline_ns);
+/*
+ * Rank: waits until layer group `group` of all blocks is in the pool, verifies the segments of it
+ * that this rank reads (and of those before it, if they were skipped). Returns the number of blocks
+ * (room for all of them), or the cause once the load failed anywhere: -EBADMSG for a bad segment.
+ * After the last group: kvr_connector_load_wait() says whether it was good on all ranks, which
+ * needs all of them to come so far; kvr_connector_load_done() in any case.
+ */
+KVR_API int kvr_connector_load_wait_layer(struct kvr_connector *c,
+					  const struct kvr_request *request,
+					  const struct kvr_key *keys, uint32_t group,
+					  uint64_t deadline_ns, struct kvr_block *ret_blocks,
+					  uint32_t max);
+
+/*
+ * Brings blocks of the stored prefix of keys[0..n) that are only on NVMe into the pool, at most
+ * `budget` of them (0: as many as fit), in order, behind everything that somebody waits for. Never
+ * waits for room in the pool. Returns the number of blocks that are being read, the same on all
+ * ranks; 0: there is nothing to do, and no operation. -EEXIST, -EAGAIN (the table is full). It pins
+ * the prefix until its end, and no rank has to do anything for it; the end is told by
+ * check_completed (`blocks`: those that arrived).
+ */
+KVR_API int kvr_connector_prefetch(struct kvr_connector *c, const struct kvr_request *request,
+				   const struct kvr_key *keys, uint32_t n, uint32_t budget,
+				   uint64_t deadline_ns);
+/* 0: it runs; 1: it ended well; the cause (-errno) when it was cancelled; -ENOENT. *ret_done:
+ * blocks that arrived so far. Any rank, any time: a look, which sends nothing. */
+KVR_API int kvr_connector_prefetch_status(struct kvr_connector *c,
+					  const struct kvr_request *request, uint32_t *ret_done);
+/* Leader: no further read of it starts, and it ends as cancelled; what arrived stays. Rank: nothing
+ * has to be done; it may make the call. */
+KVR_API int kvr_connector_prefetch_cancel(struct kvr_connector *c,
+					  const struct kvr_request *request);
+
+/*
+ * Decisions of the caller's own, such as "every rank found room for this restore": the leader
+ * proposes with a manifest; each rank takes it, checks, and votes (0, or why not); all learn the
+ * one outcome: committed, once all voted for it, or aborted with the first cause, also when votes
+ * are missing at the leader's deadline (-ETIMEDOUT). After the commit each rank says how it went;
+ * the operation ends as done, or as failed with the first cause, which check_completed tells all.
+ *
+ *   leader                           every rank
+ *   propose(manifest)                proposal(): the manifest
+ *                                    vote(status)
+ *   decided(): 0, or the cause       decided(): the same
+ *                                    outcome(status)
+ *   (vote(), outcome() with status < 0: the leader itself is against it, or failed)
+ *
+ * propose, vote and outcome do not wait for anybody, so a leader that is a rank, too, makes both.
+ */
+KVR_API int kvr_connector_propose(struct kvr_connector *c, const struct kvr_request *request,
+				  const void *manifest, uint32_t len, uint64_t deadline_ns);
+/* Rank: returns the manifest's length. -EMSGSIZE: larger than max; this rank votes against it. Or
+ * why the leader refused to propose (kvr_connector_refuse). */
+KVR_API int kvr_connector_proposal(struct kvr_connector *c, const struct kvr_request *request,
+				   void *ret_manifest, uint32_t max, uint64_t deadline_ns);
+/* status: 0 or a negative errno. A second vote, or one that is late, is counted and not applied. */
+KVR_API int kvr_connector_vote(struct kvr_connector *c, const struct kvr_request *request,
+			       int status);
+KVR_API int kvr_connector_decided(struct kvr_connector *c, const struct kvr_request *request,
+				  uint64_t deadline_ns);
+KVR_API int kvr_connector_outcome(struct kvr_connector *c, const struct kvr_request *request,
+				  int status);
+
+/*
+ * The weights changed: no block that was stored before may ever be found again. All make the call,
+ * then wait. The leader begins nothing else until it is over (-EBUSY), stops prefetches, and asks
+ * the ranks; a rank drops the answers it did not take, and votes for it unless it still has blocks
+ * of an operation (-EBUSY, and nothing is reset). When all did, no operation is in flight, no slot
+ * in quarantine and no transfer running, the engine raises the cache generation on every device,
+ * durably, then frees every block and every pin. All of this until the leader's deadline, or
+ * nothing is reset (-EBUSY, -ETIMEDOUT).
+ *
+ * model (leader): what the store is for from then on, with the new revision; NULL: as before. The
+ * group itself keeps the model that it was made with.
+ *
+ * reset_wait: 0; or why not, the same everywhere: then everything is as before, unless the store
+ * failed (its cause): then the memory is empty, and blocks may come back after a restart; call
+ * again, or format.
+ */
+KVR_API int kvr_connector_reset(struct kvr_connector *c, const struct kvr_request *request,
+				const struct kvr_model *model, uint64_t deadline_ns);
+KVR_API int kvr_connector_reset_wait(struct kvr_connector *c, const struct kvr_request *request,
+				     uint64_t deadline_ns);
+
 enum kvr_tick_mode {
 	KVR_TICK, /* leader: ends tick T (> the last). Rank: waits for tick T; all up to it */
 	KVR_NEXT, /* leader: the next tick. Rank: waits for the tick after its last */
