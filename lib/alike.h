@@ -14,6 +14,9 @@
  *      the writer had stored before
  *   D3 a rank: store-release of drift.kind       D4 reader: load-acquire of drift.kind
  *      without it: evidence that is not written yet
+ *
+ * A reader looks at the count before it copies a record (is it whole?) and after (may the writer
+ * have been inside its slot meanwhile?). So of a full log window - 1 records can be read.
  */
 #ifndef KVR_ALIKE_H
 #define KVR_ALIKE_H
@@ -21,44 +24,61 @@
 #include "layout.h"
 
 /* A process's own logs. One thread at a time. */
-struct kvr_alike {
+struct kvr_alike_logs {
 	uint8_t *logs;	     /* own, writable */
 	const uint8_t *base; /* the leader's, to compare with; NULL: this is the leader */
 	struct kvr_drift *drift;
 	const struct kvr_layout *layout;
+	int drifted; /* a difference was found and kept */
 	struct {
 		uint64_t count, chain;
+		uint64_t same;		 /* so many calls are known to be the leader's, too */
 		struct kvr_request open; /* called, and not answered yet: */
 		int is_open;		 /* calling again for it is the same call */
 	} kind[KVR_ALIKES];
 };
 
-/* leader, drift: NULL in the leader. The logs are zeroed memory. */
-void kvr_alike_init(struct kvr_alike *a, const struct kvr_layout *layout, void *logs,
+/* leader, drift: NULL in the leader. The logs and the drift are zeroed memory, aligned to 8. */
+void kvr_alike_init(struct kvr_alike_logs *a, const struct kvr_layout *layout, void *logs,
 		    const void *leader, struct kvr_drift *drift);
 /*
  * This process makes that call; `keys` and `last` (the last of the keys, which stands for all
- * before it; NULL: none) are what else must be equal. Nothing when it only goes on with a call that
- * had no answer yet. A rank then compares with the leader's record of the same index, if it is
- * there, and keeps the first difference in its page.
+ * before it; NULL: none) are what else must be equal. Nothing when it only goes on with the last
+ * call of that kind, which had no answer yet. Another call gives that one up: coming back to it
+ * later counts again.
+ *
+ * A rank then compares its calls of that kind, as far as both made them, with the leader's, and
+ * keeps the first difference in its page.
  */
-void kvr_alike_call(struct kvr_alike *a, enum kvr_alike kind, const struct kvr_request *request,
-		    uint32_t keys, const struct kvr_key *last);
-/* The call in hand has its answer, whatever that is. */
-void kvr_alike_answered(struct kvr_alike *a, enum kvr_alike kind);
+void kvr_alike_call(struct kvr_alike_logs *a, enum kvr_alike kind,
+		    const struct kvr_request *request, uint32_t keys, const struct kvr_key *last);
+/* The call in hand has its answer, whatever that is. Hence the leader made its own by now: a rank
+ * compares again. */
+void kvr_alike_answered(struct kvr_alike_logs *a, enum kvr_alike kind);
+/* A rank compares all kinds again, such as after a wait in vain. 1: it drifted, now or before, and
+ * *ret_drift is how. 0 in the leader. */
+int kvr_alike_check(struct kvr_alike_logs *a, struct kvr_drift *ret_drift);
 
-/* Copies the record of that index from a log (another's, mapped read-only, or a copy of its bytes).
+/* Copies the evidence from a rank's page. 1: there is some. */
+int kvr_alike_drift(const struct kvr_drift *drift, struct kvr_drift *ret_drift);
+/* Calls in a log. */
+uint64_t kvr_alike_count(const void *log);
+/* Copies the record of that index from a log (another's, mapped read-only, or a copy; see below).
  * 0: it is not, or no longer, there. */
 int kvr_alike_read(const void *log, uint32_t window, uint64_t index,
 		   struct kvr_alike_call *ret_call);
-/* Calls in a log. */
-uint64_t kvr_alike_count(const void *log);
+/*
+ * Makes a copy of a log readable that was taken beside a running writer: its count first, then the
+ * records, then the count again, which is `later`. What the writer may have touched meanwhile is
+ * left out.
+ */
+void kvr_alike_copied(void *copy, uint32_t window, uint64_t later);
 
 /* The first difference between two logs of a kind. */
 struct kvr_alike_difference {
-	uint64_t index;			 /* of the call */
-	int exact;			 /* 0: they differed before that, too */
-	struct kvr_alike_call mine, its; /* chain 0: that process did not make it yet */
+	uint64_t index; /* of the call */
+	int exact;	/* 0: they may have differed before that, unseen */
+	struct kvr_alike_call mine, its;
 };
 /* 1: they differ; 0: one is a beginning of the other, as far as can be seen. */
 int kvr_alike_compare(const void *mine, const void *its, uint32_t window,
