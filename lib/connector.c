@@ -7,10 +7,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "atomic.h"
 #include "connector_priv.h"
 #include "err.h"
 #include "fork.h"
 #include "util.h"
+
+#define FULL_POLL 1024u
 
 static int is_leader(const struct kvr_connector *c)
 {
@@ -63,6 +66,33 @@ static int enter_alive(struct kvr_connector *c, enum kvr_call call, uint32_t cha
 	return !err && is_leader(c) ? kvr_group_check(c->group) : err;
 }
 
+/*
+ * A call that all must make alike goes into this process's log, once: calling again for an answer
+ * that did not come yet is the same call. What came is an answer, also a refusal.
+ */
+static void alike_call(struct kvr_connector *c, enum kvr_alike kind, const struct kvr_request *req)
+{
+	kvr_alike_call(&c->alike, kind, req, 0, NULL);
+}
+
+static int alike_answer(struct kvr_connector *c, enum kvr_alike kind, int result)
+{
+	struct kvr_drift d;
+
+	if (result != -EINTR && result != -EAGAIN && result != -ETIMEDOUT) {
+		kvr_alike_answered(&c->alike, kind);
+		return result;
+	}
+	if (result != -ETIMEDOUT || !kvr_alike_check(&c->alike, &d))
+		return result;
+	return kvr_fail_more(result,
+			     "; this rank's calls differ from the leader's%s its %s number %llu: "
+			     "request %llu/%u here, %llu/%u there",
+			     d.exact ? " since" : " before", kvr_alike_name(d.kind - 1),
+			     (unsigned long long)d.index, (unsigned long long)d.request, d.attempt,
+			     (unsigned long long)d.its_request, d.its_attempt);
+}
+
 static int leave(struct kvr_connector *c, enum kvr_call call, uint32_t channel,
 		 const struct kvr_request *req, int result)
 {
@@ -78,9 +108,12 @@ int kvr_connector_lookup(struct kvr_connector *c, const struct kvr_request *requ
 	struct kvr_request req = kvr_request_name(request);
 	int err = enter_alive(c, KVR_CALL_LOOKUP, KVR_CH_LOOKUP);
 
-	if (!err)
+	if (!err) {
+		alike_call(c, KVR_ALIKE_LOOKUP, &req);
 		err = is_leader(c) ? kvr_lead_lookup(c, &req, keys, n, deadline_ns, ret_hit)
-				   : kvr_rank_lookup(c, &req, deadline_ns, n, ret_hit);
+				   : kvr_rank_lookup(c, &req, keys, n, deadline_ns, ret_hit);
+		err = alike_answer(c, KVR_ALIKE_LOOKUP, err);
+	}
 	return leave(c, KVR_CALL_LOOKUP, KVR_CH_LOOKUP, &req, err);
 }
 
@@ -115,6 +148,12 @@ int kvr_connector_abort(struct kvr_connector *c, const struct kvr_request *reque
 	return leave(c, KVR_CALL_ABORT, KVR_CH_CONTROL, &req, n);
 }
 
+static const enum kvr_alike alike_of[] = {
+	[KVR_KIND_LOOKUP] = KVR_ALIKE_LOOKUP,	  [KVR_KIND_STORE] = KVR_ALIKE_STORE,
+	[KVR_KIND_LOAD] = KVR_ALIKE_LOAD,	  [KVR_KIND_PREFETCH] = KVR_ALIKE_PREFETCH,
+	[KVR_KIND_DECISION] = KVR_ALIKE_DECISION,
+};
+
 int kvr_connector_refuse(struct kvr_connector *c, enum kvr_kind kind,
 			 const struct kvr_request *request, int status, uint64_t deadline_ns)
 {
@@ -125,8 +164,13 @@ int kvr_connector_refuse(struct kvr_connector *c, enum kvr_kind kind,
 		err = KVR_FAIL(-EINVAL, "refuse: rank %u asked; the leader decides", c->rank);
 	if (!err && (status >= 0 || status < -4095))
 		err = KVR_FAIL(-EINVAL, "refuse: status %d; a negative errno", status);
-	if (!err)
+	if (!err && (uint32_t)kind >= KVR_KIND_RESET)
+		err = KVR_FAIL(-EINVAL, "refuse: kind %d is none that can be refused", (int)kind);
+	if (!err) { /* it stands for the call that the leader does not make */
+		alike_call(c, alike_of[kind], &req);
 		err = kvr_lead_refuse(c, kind, &req, status, deadline_ns);
+		err = alike_answer(c, alike_of[kind], err);
+	}
 	return leave(c, KVR_CALL_REFUSE, KVR_CH_CONTROL, &req, err);
 }
 
@@ -140,11 +184,14 @@ int kvr_connector_store_begin(struct kvr_connector *c, const struct kvr_request 
 	if (!err && max < kvr_min(n, c->config.max_blocks))
 		err = KVR_FAIL(-EINVAL, "store_begin: room for %u blocks, %llu may come", max,
 			       (unsigned long long)kvr_min(n, c->config.max_blocks));
-	if (!err)
+	if (!err) {
+		alike_call(c, KVR_ALIKE_STORE, &req);
 		err = is_leader(c) ? kvr_lead_store_begin(c, &req, keys, n, deadline_ns, ret_blocks,
 							  ret_covered)
 				   : kvr_rank_store_begin(c, &req, keys, n, deadline_ns, ret_blocks,
 							  ret_covered);
+		err = alike_answer(c, KVR_ALIKE_STORE, err);
+	}
 	return leave(c, KVR_CALL_STORE_BEGIN, KVR_CH_STORE, &req, err);
 }
 
@@ -186,9 +233,12 @@ static int load_begin(struct kvr_connector *c, const struct kvr_request *request
 	struct kvr_request req = kvr_request_name(request);
 	int err = enter_alive(c, KVR_CALL_LOAD_BEGIN, KVR_CH_LOAD);
 
-	if (!err)
+	if (!err) {
+		alike_call(c, KVR_ALIKE_LOAD, &req);
 		err = is_leader(c) ? kvr_lead_load_begin(c, &req, n, layered, deadline_ns)
 				   : kvr_rank_load_begin(c, &req, n, layered, deadline_ns);
+		err = alike_answer(c, KVR_ALIKE_LOAD, err);
+	}
 	return leave(c, KVR_CALL_LOAD_BEGIN, KVR_CH_LOAD, &req, err);
 }
 
@@ -252,9 +302,12 @@ int kvr_connector_prefetch(struct kvr_connector *c, const struct kvr_request *re
 	struct kvr_request req = kvr_request_name(request);
 	int err = enter_alive(c, KVR_CALL_PREFETCH, KVR_CH_PREFETCH);
 
-	if (!err)
+	if (!err) {
+		alike_call(c, KVR_ALIKE_PREFETCH, &req);
 		err = is_leader(c) ? kvr_lead_prefetch(c, &req, keys, n, budget, deadline_ns)
 				   : kvr_rank_prefetch(c, &req, n, deadline_ns);
+		err = alike_answer(c, KVR_ALIKE_PREFETCH, err);
+	}
 	return leave(c, KVR_CALL_PREFETCH, KVR_CH_PREFETCH, &req, err);
 }
 
@@ -302,8 +355,11 @@ int kvr_connector_propose(struct kvr_connector *c, const struct kvr_request *req
 
 	if (!err && !is_leader(c))
 		err = KVR_FAIL(-EINVAL, "propose: rank %u asked; the leader proposes", c->rank);
-	if (!err)
+	if (!err) {
+		alike_call(c, KVR_ALIKE_DECISION, &req);
 		err = kvr_lead_propose(c, &req, manifest, len, deadline_ns);
+		err = alike_answer(c, KVR_ALIKE_DECISION, err);
+	}
 	return leave(c, KVR_CALL_PROPOSE, KVR_CH_CONTROL, &req, err);
 }
 
@@ -315,8 +371,11 @@ int kvr_connector_proposal(struct kvr_connector *c, const struct kvr_request *re
 
 	if (!err && is_leader(c))
 		err = KVR_FAIL(-EINVAL, "proposal: the leader made it; its ranks take it");
-	if (!err)
+	if (!err) {
+		alike_call(c, KVR_ALIKE_DECISION, &req);
 		err = kvr_rank_proposal(c, &req, ret_manifest, max, deadline_ns);
+		err = alike_answer(c, KVR_ALIKE_DECISION, err);
+	}
 	return leave(c, KVR_CALL_PROPOSE, KVR_CH_CONTROL, &req, err);
 }
 
@@ -380,9 +439,12 @@ int kvr_connector_reset(struct kvr_connector *c, const struct kvr_request *reque
 	struct kvr_request req = kvr_request_name(request);
 	int err = enter_alive(c, KVR_CALL_RESET, KVR_CH_CONTROL);
 
-	if (!err)
+	if (!err) {
+		alike_call(c, KVR_ALIKE_RESET, &req);
 		err = is_leader(c) ? kvr_lead_reset(c, &req, model, deadline_ns)
 				   : kvr_rank_reset(c, &req, deadline_ns);
+		err = alike_answer(c, KVR_ALIKE_RESET, err);
+	}
 	return leave(c, KVR_CALL_RESET, KVR_CH_CONTROL, &req, err);
 }
 
@@ -399,8 +461,20 @@ int kvr_connector_check_completed(struct kvr_connector *c, enum kvr_tick_mode mo
 				  uint64_t deadline_ns, struct kvr_completion *ret_completions,
 				  uint32_t max, uint64_t *ret_tick)
 {
-	int err = enter(c, KVR_CALL_CHECK_COMPLETED, KVR_CH_COMPLETE);
+	int err;
 
+	/* The poll that finds nothing is the common one: no clock, no event. Now and then it is
+	 * made in full, so that others see that this process lives. */
+	if (mode == KVR_NOW && !is_leader(c) && c->forks == kvr_fork_generation() &&
+	    ++c->polls % FULL_POLL && kvr_rank_nothing_new(c)) {
+		uint64_t *calls = &c->group->calls[KVR_CALL_CHECK_COMPLETED];
+
+		kvr_store_relaxed(calls, *calls + 1);
+		if (ret_tick)
+			*ret_tick = c->tick;
+		return 0;
+	}
+	err = enter(c, KVR_CALL_CHECK_COMPLETED, KVR_CH_COMPLETE);
 	if (!err && mode != KVR_TICK && mode != KVR_NEXT && mode != KVR_NOW)
 		err = KVR_FAIL(-EINVAL, "check_completed: mode %d is none", (int)mode);
 	if (!err)

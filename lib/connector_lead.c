@@ -16,7 +16,8 @@ int kvr_lead_lookup(struct kvr_connector *c, const struct kvr_request *req,
 {
 	struct kvr_hit hit = { 0 };
 	int status = kvr_engine_lookup(c->engine, req, keys, n, &hit);
-	struct kvr_wire_lookup w = { hit.blocks, hit.host, hit.nvme, status };
+	struct kvr_wire_lookup w = { hit.blocks, hit.host, hit.nvme, status,
+				     kvr_keys_sum(req->space, keys, n) };
 	int err = kvr_channels_publish(c->channels, KVR_CH_LOOKUP, 0, KVR_TAG_LOOKUP_RESULT, req,
 				       &w, sizeof w, deadline_ns);
 
@@ -45,8 +46,6 @@ int kvr_lead_refuse(struct kvr_connector *c, enum kvr_kind kind, const struct kv
 	struct kvr_wire_lookup w = { .status = status };
 	const void *data = kind == KVR_KIND_LOOKUP ? (const void *)&w : &a;
 
-	if ((uint32_t)kind >= KVR_KIND_RESET)
-		return KVR_FAIL(-EINVAL, "refuse: kind %d is none that can be refused", (int)kind);
 	return kvr_channels_publish(c->channels, kvr_begins[kind].channel, 0, kvr_begins[kind].tag,
 				    req, data, kind == KVR_KIND_LOOKUP ? sizeof w : sizeof a,
 				    deadline_ns);

@@ -139,6 +139,9 @@ static int lead_engine(struct kvr_connector *c, const struct kvr_connector_opts 
 	c->message = malloc(c->max_payload);
 	if (!c->blocks || !c->names || !c->message)
 		return KVR_FAIL(-ENOMEM, "kvr_connector_lead: no memory");
+	kvr_alike_init(&c->alike, &c->group->layout,
+		       c->group->own + (c->group->layout.leader_logs - c->group->layout.leader),
+		       NULL, NULL);
 	return kvr_engine_start(c->group, &eo, &c->engine);
 }
 
@@ -236,6 +239,9 @@ static int join_member(struct kvr_connector *c, const char *dir, uint64_t deadli
 	if (err)
 		return err;
 	c->max_payload = kvr_channels_max_payload(c->channels);
+	kvr_alike_init(&c->alike, &c->group->layout, c->group->own + c->group->layout.rank_logs,
+		       c->group->seg + c->group->layout.leader_logs,
+		       &kvr_group_own_page(c->group)->drift);
 	err = join_config(c);
 	if (err)
 		return err;

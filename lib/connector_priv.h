@@ -6,7 +6,9 @@
 #ifndef KVR_CONNECTOR_PRIV_H
 #define KVR_CONNECTOR_PRIV_H
 
+#include "alike.h"
 #include "engine.h"
+#include "hash.h"
 #include "kvring/connector.h"
 
 #define KVR_CONFIG_CONNECTOR 1u /* kvr_seg_header.config_kind */
@@ -27,7 +29,13 @@ _Static_assert(sizeof(struct kvr_conn_config) <= KVR_CONFIG_MAX, "config");
 struct kvr_wire_lookup {
 	uint32_t blocks, host, nvme;
 	int32_t status;
+	uint64_t keys; /* kvr_keys_sum(): all ranks must pass the same */
 };
+/* The last key of a run stands for all before it. */
+static inline uint64_t kvr_keys_sum(uint64_t space, const struct kvr_key *keys, uint32_t n)
+{
+	return n ? kvr_hash(&keys[n - 1], sizeof *keys, space ^ n) : 0;
+}
 /*
  * STORE_BEGIN and LOAD_BEGIN: a struct kvr_engine_answer, then `count` struct kvr_engine_block.
  * PREFETCH: the former alone. PROPOSE: it, then the caller's manifest. RESET: it, then the
@@ -117,6 +125,8 @@ struct kvr_connector {
 	uint32_t open_told; /* leader: records that it published before */
 	int ended;	    /* rank: the leader's end was taken */
 	uint32_t forks;	    /* a forked child's copy of the handle is inert */
+	uint32_t polls;	    /* rank: that found nothing */
+	struct kvr_alike_logs alike;
 };
 
 /* A rank waits this much longer than its caller said for the leader's answer to a begin: a leader
@@ -199,8 +209,11 @@ int kvr_input_broken(struct kvr_connector *c, int err);
 /* The rank's part of each call. */
 int kvr_rank_open(struct kvr_connector *c);
 void kvr_rank_close(struct kvr_connector *c);
-int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req, uint64_t deadline_ns,
-		    uint32_t n, struct kvr_hit *ret_hit);
+int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req,
+		    const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
+		    struct kvr_hit *ret_hit);
+/* Is there certainly nothing for KVR_NOW? */
+int kvr_rank_nothing_new(struct kvr_connector *c);
 int kvr_rank_store_begin(struct kvr_connector *c, const struct kvr_request *req,
 			 const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
 			 struct kvr_block *ret_blocks, uint32_t *ret_covered);

@@ -22,8 +22,9 @@ int kvr_rank_bad_message(struct kvr_connector *c, const struct kvr_message *m, c
 			kvr_tag_name(m->tag), m->len, why);
 }
 
-int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req, uint64_t deadline_ns,
-		    uint32_t n, struct kvr_hit *ret_hit)
+int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req,
+		    const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
+		    struct kvr_hit *ret_hit)
 {
 	struct kvr_wire_lookup w;
 	struct kvr_message m;
@@ -41,6 +42,11 @@ int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req, uint
 	if (w.status < 0)
 		return KVR_FAIL(w.status, "lookup of request %llu/%u failed in the leader: %s",
 				(unsigned long long)req->id, req->attempt, kvr_strerror(w.status));
+	if (w.keys != kvr_keys_sum(req->space, keys, n))
+		return KVR_FAIL(-EPROTO,
+				"rank %u: lookup of request %llu/%u: its %u keys are not the "
+				"leader's; all ranks must pass the same keys",
+				c->rank, (unsigned long long)req->id, req->attempt, n);
 	if (w.blocks > n || w.blocks > c->config.max_blocks || w.host > w.blocks)
 		return kvr_rank_bad_message(
 			c, &m,

@@ -325,6 +325,17 @@ static int await_tick(struct kvr_connector *c, struct tick_wait *w, uint64_t dea
 	return err;
 }
 
+int kvr_rank_nothing_new(struct kvr_connector *c)
+{
+	const struct kvr_rank_ops *k = &c->known;
+
+	/* Also of a tick that is not done: the leader may wait for room in the ring. */
+	return k->head == k->tail && !k->broken[0] && !k->over && tick_done(c) == c->tick &&
+	       kvr_group_watermark(c->group, KVR_CH_COMPLETE) ==
+		       c->channels->inbox[KVR_CH_COMPLETE].last &&
+	       !kvr_group_check(c->group);
+}
+
 int kvr_rank_check_completed(struct kvr_connector *c, enum kvr_tick_mode mode, uint64_t tick,
 			     uint64_t deadline_ns, struct kvr_completion *ret, uint32_t max,
 			     uint64_t *ret_tick)

@@ -511,8 +511,7 @@ static int op_ready(void *arg)
 	} else if (op->stage == KVR_STAGE_LOST &&
 		   (op->kind == KVR_OP_LOAD || op->reached < w->stage)) {
 		done = lost(w->e, op);
-	} else if (op->reached >= w->stage &&
-		   !(op->kind == KVR_OP_LOAD && op->stage >= KVR_STAGE_FAILED)) {
+	} else if (op->reached >= w->stage) {
 		w->value = op->good;
 		done = 1;
 	} else if (op->stage >= KVR_STAGE_END) {

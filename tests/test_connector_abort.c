@@ -239,6 +239,7 @@ START_TEST(test_abort_of_a_load)
 
 	store_all(7, keys, N);
 	load_begin_all(1);
+	ok(kvr_engine_wait_op(lead->engine, &req, KVR_OP_LOAD, KVR_STAGE_HOST, SOON));
 	if (_i >= 1)
 		ck_assert_int_eq(load_wait_on(0, 1, kvr_deadline(20), b), -ETIMEDOUT);
 	if (_i >= 2) {

@@ -207,20 +207,22 @@ static const struct {
 	struct kvr_wire_lookup w;
 	const char *says;
 } lookups[] = {
-	{ { 0, 0, 0, 1 }, "its status is 1" },
-	{ { 0, 0, 0, -5000 }, "its status is -5000" },
-	{ { 2, 3, 0, 0 }, "in host memory is 3, 0 to 2" },
-	{ { 2, 1, 2, 0 }, "on NVMe is 2, 1 to 1" },
-	{ { 4, 4, 0, 0 }, "a longer hit" },
+	{ { 0, 0, 0, 1, 0 }, "its status is 1" },
+	{ { 0, 0, 0, -5000, 0 }, "its status is -5000" },
+	{ { 2, 3, 0, 0, 0 }, "in host memory is 3, 0 to 2" },
+	{ { 2, 1, 2, 0, 0 }, "on NVMe is 2, 1 to 1" },
+	{ { 4, 4, 0, 0, 0 }, "a longer hit" },
 };
 
 START_TEST(test_impossible_hit_is_named)
 {
 	struct kvr_request req = { .id = 5 };
+	struct kvr_wire_lookup w = lookups[_i].w;
 	struct kvr_hit hit;
 
-	ok(kvr_channels_publish(lead->channels, KVR_CH_LOOKUP, 1, KVR_TAG_LOOKUP_RESULT, &req,
-				&lookups[_i].w, sizeof lookups[_i].w, SOON));
+	w.keys = kvr_keys_sum(0, keys, N);
+	ok(kvr_channels_publish(lead->channels, KVR_CH_LOOKUP, 1, KVR_TAG_LOOKUP_RESULT, &req, &w,
+				sizeof w, SOON));
 	ck_assert_int_eq(kvr_connector_lookup(rank[0], &req, keys, N, SOON, &hit), -EBADMSG);
 	says(lookups[_i].says);
 	others_go_on();

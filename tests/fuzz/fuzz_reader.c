@@ -110,6 +110,7 @@ static void found(struct script *s, const struct kvr_request *r)
 	struct kvr_wire_lookup m = { .blocks = 1 + how % KEYS, .host = how / 4 % 2 };
 	uint32_t len = sizeof m;
 
+	m.keys = kvr_keys_sum(r->space, w.keys, KEYS);
 	if (how >= 0xa0 && how < 0xc0)
 		m.blocks = (uint32_t)seg_value(s, m.blocks);
 	m.nvme = m.blocks - m.host;
