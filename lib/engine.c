@@ -25,7 +25,7 @@ void kvr_engine_wake(struct kvr_engine *e)
 	(void)n; /* full means readable already */
 }
 
-static void io_put(struct kvr_engine *e, struct kvr_engine_io *io)
+void kvr_io_put(struct kvr_engine *e, struct kvr_engine_io *io)
 {
 	e->fetch_running -= io->prefetch;
 	io->next = e->free_io;
@@ -33,7 +33,7 @@ static void io_put(struct kvr_engine *e, struct kvr_engine_io *io)
 	e->io_running--;
 }
 
-static struct kvr_engine_io *io_get(struct kvr_engine *e, uint32_t block, uint32_t write)
+struct kvr_engine_io *kvr_io_get(struct kvr_engine *e, uint32_t block, uint32_t write)
 {
 	struct kvr_engine_io *io = e->free_io;
 	const struct kvr_tier_block *b = &e->tier.blocks[block];
@@ -44,6 +44,7 @@ static struct kvr_engine_io *io_get(struct kvr_engine *e, uint32_t block, uint32
 	io->block = block;
 	io->write = write;
 	io->prefetch = 0;
+	io->part = 0;
 	memset(&io->op, 0, sizeof io->op);
 	io->op.where = b->where;
 	io->op.image = kvr_pool_image(&e->pool, b->slot);
@@ -64,18 +65,18 @@ static int pump_reads(struct kvr_engine *e)
 	/* After a death no read starts: its slot may be one that a survivor still copies from. */
 	while (e->read_head != e->read_tail && e->free_io && !e->group_error) {
 		uint32_t block = e->read_queue[e->read_head & e->queue_mask];
-		struct kvr_engine_io *io = io_get(e, block, 0);
+		struct kvr_engine_io *io = kvr_io_get(e, block, 0);
 		int err = kvr_store_read(e->store, &io->op);
 
 		if (err == -EAGAIN) {
-			io_put(e, io);
+			kvr_io_put(e, io);
 			break;
 		}
 		e->read_head++;
 		changed = 1;
 		e->tier.blocks[block].reading = KVR_READ_RUNNING;
 		if (err) {
-			io_put(e, io);
+			kvr_io_put(e, io);
 			kvr_tier_fetched(&e->tier, block, 0, 1);
 		}
 	}
@@ -99,11 +100,11 @@ static int pump_fetches(struct kvr_engine *e)
 			e->fetch_head++;
 			continue;
 		}
-		io = io_get(e, block, 0);
+		io = kvr_io_get(e, block, 0);
 		io->op.demand = 0;
 		err = kvr_store_read(e->store, &io->op);
 		if (err == -EAGAIN) {
-			io_put(e, io);
+			kvr_io_put(e, io);
 			break;
 		}
 		e->fetch_head++;
@@ -112,7 +113,7 @@ static int pump_fetches(struct kvr_engine *e)
 		io->prefetch = !err;
 		e->fetch_running += !err;
 		if (err) {
-			io_put(e, io);
+			kvr_io_put(e, io);
 			kvr_tier_fetched(&e->tier, block, 0, 1);
 		}
 	}
@@ -142,11 +143,11 @@ static enum head start_write(struct kvr_engine *e, uint32_t block)
 	}
 	if (kvr_tier_place(&e->tier, block))
 		return stalled(e, block);
-	io = io_get(e, block, 1);
+	io = kvr_io_get(e, block, 1);
 	err = kvr_store_write(e->store, &io->op);
 	if (!err)
 		return HEAD_GONE;
-	io_put(e, io);
+	kvr_io_put(e, io);
 	kvr_tier_unplace(&e->tier, block);
 	if (err == -EAGAIN)
 		return HEAD_WAITS;
@@ -184,8 +185,10 @@ static int reap(struct kvr_engine *e)
 			uint32_t block = io->block, write = io->write;
 			int result = ended[i]->result;
 
-			io_put(e, io);
-			if (write) {
+			kvr_io_put(e, io);
+			if (io->part) {
+				kvr_layers_part(e, io, result);
+			} else if (write) {
 				kvr_tier_written(&e->tier, block, result);
 			} else {
 				e->stats.blocks_bad += result != 0;
@@ -213,6 +216,7 @@ static int turn(struct kvr_engine *e)
 	if (e->store) {
 		changed |= reap(e) > 0;
 		changed |= pump_reads(e);
+		changed |= kvr_layers_pump(e);
 		changed |= pump_fetches(e);
 		changed |= kvr_ops_progress(e);
 		changed |= pump_writes(e);
@@ -479,6 +483,7 @@ int kvr_engine_start(struct kvr_group *group, const struct kvr_engine_opts *opts
 	e->opts = *opts;
 	e->geo = *opts->pool.geo;
 	e->event_fd = opts->event_fd;
+	e->part_bytes = KVR_PART_BYTES;
 	e->writers = ranks_of(opts->store.shape, 1);
 	e->readers = ranks_of(opts->store.shape, 0);
 	e->all = ~0ull >> (64 - group->layout.ranks);

@@ -269,16 +269,21 @@ static int try_load(struct begin *b)
 
 		if (blk->dead)
 			break;
+		int parts = blk->slot == KVR_NO_SLOT && b->flags & KVR_OP_LAYERED;
+
 		if (blk->slot == KVR_NO_SLOT &&
-		    kvr_tier_fetch(&e->tier, pin->ids[i], KVR_READ_PREFETCH))
+		    kvr_tier_fetch(&e->tier, pin->ids[i],
+				   parts ? KVR_READ_PARTS : KVR_READ_PREFETCH))
 			break;
 		if (blk->reading == KVR_READ_PREFETCH) { /* perhaps another's; now it is urgent */
 			blk->reading = KVR_READ_DEMAND;
 			e->read_queue[e->read_tail++ & e->queue_mask] = pin->ids[i];
 		}
 		b->blocks[b->op->blocks++] = (struct kvr_engine_block){ i, blk->slot, blk->sum };
-		begin_add(b, pin->ids[i], 0);
+		begin_add(b, pin->ids[i], (uint32_t)parts);
 	}
+	if (b->flags & KVR_OP_LAYERED)
+		kvr_layers_divide(e, b->op);
 	if (!b->op->n && n && !e->tier.blocks[pin->ids[0]].dead)
 		return begin_refused(b,
 				     KVR_FAIL(-EAGAIN,

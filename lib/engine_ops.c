@@ -218,6 +218,8 @@ void kvr_op_drop(struct kvr_engine *e, struct kvr_op *op)
 				kvr_tier_kill(&e->tier, op->ids[i], 0);
 	if (op->kind == KVR_OP_PREFETCH)
 		kvr_prefetch_stop(e, op);
+	if (op->flags & KVR_OP_LAYERED)
+		kvr_layers_stop(e, op);
 	kvr_tier_unpin(&e->tier, op->ids, op->n);
 	unlink_active(e, op);
 	op->used = 0;
@@ -362,6 +364,8 @@ static void cut(struct kvr_engine *e, struct kvr_op *op, enum kvr_stage stage)
 		store_undo(e, op); /* who joined these blocks is told at once */
 	if (op->kind == KVR_OP_PREFETCH)
 		kvr_prefetch_stop(e, op);
+	if (op->flags & KVR_OP_LAYERED)
+		kvr_layers_stop(e, op);
 	if (kvr_op_entry(e, op) == e->reset)
 		e->reset = KVR_NO_OP;
 	end(e, op, stage, op->status, may_copy(e, op));
@@ -532,7 +536,7 @@ static int store_progress(struct kvr_engine *e, struct kvr_op *op)
  * ---------------------------------------------------------------------------------------- */
 
 /* The first block that is not good on every rank is a miss from now on. */
-static void load_bad(struct kvr_engine *e, struct kvr_op *op)
+void kvr_load_bad(struct kvr_engine *e, struct kvr_op *op)
 {
 	if (op->good == op->n || op->status || e->tier.blocks[op->ids[op->good]].dead)
 		return;
@@ -541,7 +545,7 @@ static void load_bad(struct kvr_engine *e, struct kvr_op *op)
 }
 
 /* 1: all blocks are in the pool, or found bad: op->good of them are whole. */
-static int load_read(struct kvr_engine *e, struct kvr_op *op)
+int kvr_load_read(struct kvr_engine *e, struct kvr_op *op)
 {
 	for (; op->next < op->n; op->next++) {
 		const struct kvr_tier_block *b = &e->tier.blocks[op->ids[op->next]];
@@ -561,14 +565,14 @@ static int load_progress(struct kvr_engine *e, struct kvr_op *op)
 	switch (op->stage) {
 	case KVR_STAGE_BEGUN:
 	case KVR_STAGE_COMMITTED:
-		if (!load_read(e, op))
+		if (!kvr_load_read(e, op))
 			return 0;
 		kvr_op_stage(e, op, KVR_STAGE_HOST, op->good, 0);
 		return 1;
 	case KVR_STAGE_HOST:
 		if (!kvr_op_acks(e, op, KVR_ACK_VERIFIED))
 			return 0;
-		load_bad(e, op);
+		kvr_load_bad(e, op);
 		e->stats.blocks_loaded += op->good;
 		kvr_op_stage(e, op, KVR_STAGE_VERIFIED, op->good, 0);
 		return 1;
@@ -583,35 +587,6 @@ static int load_progress(struct kvr_engine *e, struct kvr_op *op)
 	default:
 		return 0;
 	}
-}
-
-/*
- * By layers all blocks are good or the load fails: what a rank has used of them by then, the others
- * used, too, and all must hear that it counts for nothing.
- */
-int kvr_layers_progress(struct kvr_engine *e, struct kvr_op *op)
-{
-	int all;
-
-	if (op->stage == KVR_STAGE_BEGUN)
-		return kvr_decision_progress(e, op);
-	all = kvr_op_acks(e, op, KVR_ACK_VERIFIED);
-	if (op->stage == KVR_STAGE_COMMITTED && load_read(e, op) && op->good == op->n &&
-	    !op->status) {
-		kvr_op_layers(e, op, e->geo.layer_groups);
-		kvr_op_stage(e, op, KVR_STAGE_HOST, op->good, 0);
-		return 1;
-	}
-	if (op->status || op->good < op->n) {
-		load_bad(e, op);
-		kvr_op_cut(e, op, -EBADMSG);
-		return 1;
-	}
-	if (op->stage != KVR_STAGE_HOST || !all)
-		return 0;
-	e->stats.blocks_loaded += op->good;
-	kvr_op_stage(e, op, KVR_STAGE_VERIFIED, op->good, 0);
-	return 1;
 }
 
 static int progress(struct kvr_engine *e, struct kvr_op *op)

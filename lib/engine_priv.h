@@ -11,7 +11,9 @@
 
 #define KVR_OPEN_OPS 64u   /* operations that wait for ranks at once: bounds the ranks' memory */
 #define KVR_ENGINE_IO 256u /* blocks in flight to and from the store */
-#define KVR_FETCH_IO 64u   /* of them for prefetches, so that a demand always finds room */
+#define KVR_PART_BYTES (256u << 10) /* of a part, at least: below it the device's rate falls */
+#define KVR_PARTS 32u		    /* of a block, at most */
+#define KVR_FETCH_IO 64u	    /* of them for prefetches, so that a demand always finds room */
 
 /*
  * An operation. Entry i of the segment's table is its public face. A store's blocks are its own (it
@@ -36,10 +38,14 @@ struct kvr_op {
 	int32_t status;	   /* first failure */
 	uint32_t flags;	   /* KVR_OP_LAYERED */
 	uint64_t deadline; /* decision, load by layers, reset: of the votes */
-	uint32_t aborted;  /* it ends as cancelled */
-	uint32_t held;	   /* quarantine: it ended, and ranks in `need` may still copy */
-	uint32_t told;	   /* a tick told its end */
-	uint32_t used;	   /* 0: the entry may be taken; what it was stays readable until then */
+	/* A load by layers reads its own blocks in parts: part 0 of each, then part 1. own[i] is 1
+	 * and the parts of block i that came. */
+	uint32_t chunks, groups_each, part_next, groups;
+	uint32_t left[KVR_PARTS]; /* of the own blocks, for each part */
+	uint32_t aborted;	  /* it ends as cancelled */
+	uint32_t held;		  /* quarantine: it ended, and ranks in `need` may still copy */
+	uint32_t told;		  /* a tick told its end */
+	uint32_t used; /* 0: the entry may be taken; what it was stays readable until then */
 	uint32_t prev, next_op; /* in the list of those in flight, or held */
 };
 
@@ -63,6 +69,8 @@ struct kvr_engine_io {
 	uint32_t block;
 	uint32_t write;
 	uint32_t prefetch;
+	uint32_t part; /* 1: of a load by layers, this one: */
+	uint32_t entry, gen, index, chunk;
 	struct kvr_engine_io *next;
 };
 
@@ -100,6 +108,7 @@ struct kvr_engine {
 				  first, and what was taken back stays in it until its turn */
 	uint64_t fetch_head, fetch_tail;
 	uint32_t fetch_running;
+	uint32_t part_bytes;
 	uint32_t queue_mask;
 	struct kvr_engine_io *io, *free_io;
 	uint64_t io_running;
@@ -157,8 +166,20 @@ void kvr_op_layers(struct kvr_engine *e, struct kvr_op *op, uint32_t groups);
 int kvr_prefetch_progress(struct kvr_engine *e, struct kvr_op *op);
 int kvr_decision_progress(struct kvr_engine *e, struct kvr_op *op);
 int kvr_reset_progress(struct kvr_engine *e, struct kvr_op *op);
-/* A load by layers that is proposed: the votes. */
+/* Loads by layers (engine_layers.c): */
 int kvr_layers_progress(struct kvr_engine *e, struct kvr_op *op);
+/* Divides its blocks, after they are known. */
+void kvr_layers_divide(struct kvr_engine *e, struct kvr_op *op);
+/* The next parts go to the store. 1: something changed. */
+int kvr_layers_pump(struct kvr_engine *e);
+void kvr_layers_part(struct kvr_engine *e, const struct kvr_engine_io *io, int result);
+/* It ends: blocks of which not all parts came are read whole, for whoever else counts on them. */
+void kvr_layers_stop(struct kvr_engine *e, struct kvr_op *op);
+/* For engine_layers.c: */
+struct kvr_engine_io *kvr_io_get(struct kvr_engine *e, uint32_t block, uint32_t write);
+void kvr_io_put(struct kvr_engine *e, struct kvr_engine_io *io);
+int kvr_load_read(struct kvr_engine *e, struct kvr_op *op);
+void kvr_load_bad(struct kvr_engine *e, struct kvr_op *op);
 /* Takes back the reads of a prefetch that did not start. */
 void kvr_prefetch_stop(struct kvr_engine *e, struct kvr_op *op);
 /* The engine's thread, without the lock: the reset itself. */

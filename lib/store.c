@@ -138,6 +138,15 @@ static void finish(struct kvr_store *store, struct kvr_store_op *op, int is_read
 	store->nended++;
 }
 
+static int part_valid(const struct kvr_store *store, const struct kvr_store_op *op)
+{
+	if (!op->bytes)
+		return !op->from;
+	return (op->from | op->bytes) % store->geo.align == 0 &&
+	       (uint64_t)op->from + op->bytes <= store->geo.slot_bytes &&
+	       (op->from ? op->from : op->bytes) >= store->geo.header_bytes;
+}
+
 static int submit(struct kvr_store *store, struct kvr_store_op *op, int is_read, uint32_t class)
 {
 	struct store_dev *d;
@@ -150,11 +159,18 @@ static int submit(struct kvr_store *store, struct kvr_store_op *op, int is_read,
 				"%s: slot %#" PRIx64
 				" is not in use: kvr_store_alloc() gives slots",
 				is_read ? "kvr_store_read" : "kvr_store_write", op->where);
+	if (is_read && !part_valid(store, op))
+		return KVR_FAIL(-EINVAL,
+				"kvr_store_read: a part of %u bytes from %u on; a slot has %" PRIu64
+				", the first %u are read at once, and the unit is %u",
+				op->bytes, op->from, store->geo.slot_bytes, store->geo.header_bytes,
+				store->geo.align);
 	d = dev_of(store, op->where);
 	p->xfer = (struct kvr_xfer){
-		.buf = op->image,
-		.off = d->super->data_offset + slot_of(op->where) * store->geo.slot_bytes,
-		.len = store->geo.slot_bytes,
+		.buf = (uint8_t *)op->image + (is_read ? op->from : 0),
+		.off = d->super->data_offset + slot_of(op->where) * store->geo.slot_bytes +
+		       (is_read ? op->from : 0),
+		.len = is_read && op->bytes ? op->bytes : store->geo.slot_bytes,
 		.op = is_read ? KVR_IO_READ : KVR_IO_WRITE,
 		.class = class,
 		.user = op,
@@ -304,7 +320,7 @@ static void xfer_ended(struct kvr_store *store, struct store_dev *d, struct kvr_
 		store->bytes_written += x->len;
 	switch (op->state) {
 	case OP_READ:
-		if (!result)
+		if (!result && !op->from)
 			result = kvr_slot_check(op->image, &store->geo, &op->key, op->space,
 						op->header_checksum);
 		finish(store, op, 1, result);

@@ -33,7 +33,8 @@ enum kvr_tier_reading {
 	KVR_READ_NONE,
 	KVR_READ_PREFETCH, /* queued for a prefetch, which may still take it back */
 	KVR_READ_DEMAND,   /* queued for somebody who waits */
-	KVR_READ_RUNNING   /* submitted */
+	KVR_READ_RUNNING,  /* submitted */
+	KVR_READ_PARTS	   /* in parts, for a load by layers */
 };
 
 struct kvr_tier_link {
@@ -48,6 +49,8 @@ struct kvr_tier_block {
 	uint32_t pins;
 	int16_t error; /* of the last write that failed */
 	uint8_t used, copying, reading, queued, writing, dead;
+	uint8_t parts;	  /* of its read that are in flight */
+	uint8_t part_bad; /* one of them failed: retire the slot, or it holds another block (2) */
 	uint8_t in_host, in_disk; /* member of the list */
 	struct kvr_tier_link host, disk;
 };

@@ -5,6 +5,10 @@
  */
 #include "trio.h"
 
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
 #include "engine_priv.h"
 
 #define GROUPS 2u
@@ -90,23 +94,119 @@ START_TEST(test_layers_may_be_skipped)
 }
 END_TEST
 
-START_TEST(test_blocks_from_the_store)
+/* Everything else into the pool, so that keys[0..N) are only on the store. */
+static void evict(void)
 {
-	for (uint64_t id = 10; id < 14; id++) { /* everything else into the pool */
-		ok(kvr_connector_release(lead, &load));
+	ok(kvr_connector_release(lead, &load));
+	for (uint64_t id = 10; id < 14; id++) {
 		store_all(id, keys + id * 4, 4);
 		end_of(id, KVR_KIND_STORE);
 	}
 	ck_assert_uint_eq(lookup_all(load.id, keys, N), N);
+}
+
+/* In one part a block, and in as many as there are layers. */
+START_TEST(test_blocks_from_the_store)
+{
+	if (_i)
+		lead->engine->part_bytes = 4096;
+	evict();
+	begin();
+	for (uint32_t r = 0; r < RANKS; r++)
+		for (uint32_t g = 0; g < GROUPS; g++)
+			ck_assert_int_eq(layer(r, g, SOON), N);
+	for (uint32_t r = 0; r < RANKS; r++) {
+		ck_assert_int_eq(whole(r, SOON), N);
+		for (uint32_t i = 0; i < N; i++)
+			ck_assert_uint_eq(cluster_wrong(rank[r], &keys[i], &blocks[i]), 0);
+		ok(kvr_connector_load_done(rank[r], &load));
+	}
+	ck_assert_uint_eq(load_end().stage, KVR_STAGE_DONE);
+}
+END_TEST
+
+/* Two loads of the same blocks: what the one does not finish, the other still needs. */
+START_TEST(test_whole_load_of_the_same_blocks)
+{
+	struct kvr_request other = { .id = 6 };
+
+	lead->engine->part_bytes = 4096;
+	evict();
+	if (_i) { /* the one by layers is never agreed to */
+		ck_assert_int_eq(kvr_connector_load_begin_layers(lead, &load, N, SOON), N);
+	} else {
+		begin();
+	}
+	ck_assert_uint_eq(lookup_all(other.id, keys, N), N);
+	ck_assert_int_eq(kvr_connector_load_begin(lead, &other, N, SOON), N);
+	for (uint32_t r = 0; r < RANKS; r++)
+		ck_assert_int_eq(kvr_connector_load_begin(rank[r], &other, N, SOON), N);
+	ck_assert_int_eq(kvr_connector_abort(lead, &load), 1);
+	for (uint32_t r = 0; r < RANKS; r++)
+		ok(kvr_connector_abort(rank[r], &load));
+	ck_assert_int_eq(kvr_connector_load_wait(rank[0], &other, keys, kvr_deadline(50), blocks,
+						 N),
+			 -ETIMEDOUT);
+	for (uint32_t r = RANKS; r--;) {
+		ck_assert_int_eq(kvr_connector_load_wait(rank[r], &other, keys, SOON, blocks, N),
+				 N);
+		for (uint32_t i = 0; i < N; i++)
+			ck_assert_uint_eq(cluster_wrong(rank[r], &keys[i], &blocks[i]), 0);
+	}
+}
+END_TEST
+
+/* Of the block's slot in the store's file, behind everybody's back. */
+static void turn_byte(const struct kvr_key *key, uint64_t offset)
+{
+	char path[300];
+	struct stat st;
+	uint32_t turned = 0;
+	uint8_t *file;
+	int fd;
+
+	snprintf(path, sizeof path, "%s/kvring.store", cl.opts.store_paths[0]);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	ck_assert_int_ge(fd, 0);
+	ck_assert_int_eq(fstat(fd, &st), 0);
+	file = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	ck_assert_ptr_ne(file, MAP_FAILED);
+	close(fd);
+	for (uint64_t at = 0; at + 4096 < (uint64_t)st.st_size; at += 4096)
+		if (!memcmp(file + at + offsetof(struct kvr_slot_header, key), key, sizeof *key)) {
+			file[at + offset] ^= 8;
+			turned++;
+		}
+	ck_assert_uint_eq(turned, 1);
+	ck_assert_int_eq(msync(file, (size_t)st.st_size, MS_SYNC), 0);
+	munmap(file, (size_t)st.st_size);
+}
+
+/* Bytes that turned on the store: of the header page, which the read finds, or of the last layer.
+ */
+START_TEST(test_bad_bytes_on_the_store)
+{
+	struct kvr_engine *e = lead->engine;
+	struct kvr_hit hit;
+
+	e->part_bytes = 4096;
+	evict();
+	turn_byte(&keys[1], _i ? e->geo.header_bytes + e->geo.layer_bytes + 9 : 163);
 	begin();
 	for (uint32_t r = 0; r < RANKS; r++) {
-		ck_assert_int_eq(layer(r, 0, SOON), N);
-		ck_assert_int_eq(layer(r, 1, SOON), N);
-	}
-	ck_assert_int_eq(whole(0, SOON), N);
-	for (uint32_t r = 0; r < RANKS; r++)
+		int err = layer(r, GROUPS - 1, SOON);
+
+		if (err == N) /* the segment is the other rank's */
+			err = whole(r, SOON);
+		ck_assert_int_eq(err, -EBADMSG);
 		ok(kvr_connector_load_done(rank[r], &load));
-	ck_assert_uint_eq(load_end().stage, KVR_STAGE_DONE);
+	}
+	ck_assert_uint_eq(load_end().stage, KVR_STAGE_FAILED);
+	ok(kvr_connector_lookup(lead, &(struct kvr_request){ .id = 77 }, keys, N, SOON, &hit));
+	ck_assert_uint_eq(hit.blocks, 1);
+	store_all(90, keys + 1, 2); /* and stored anew, it is found */
+	ok(kvr_connector_lookup(lead, &(struct kvr_request){ .id = 78 }, keys, N, SOON, &hit));
+	ck_assert_uint_eq(hit.blocks, N);
 }
 END_TEST
 
@@ -225,7 +325,9 @@ static Suite *suite(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, test_all_layers_of_all_blocks);
 	tcase_add_test(t, test_layers_may_be_skipped);
-	tcase_add_test(t, test_blocks_from_the_store);
+	tcase_add_loop_test(t, test_blocks_from_the_store, 0, 2);
+	tcase_add_loop_test(t, test_whole_load_of_the_same_blocks, 0, 2);
+	tcase_add_loop_test(t, test_bad_bytes_on_the_store, 0, 2);
 	tcase_add_test(t, test_rank_that_does_not_vote_until_its_deadline);
 	tcase_add_test(t, test_vote_is_missing_at_the_leaders_deadline);
 	tcase_add_test(t, test_whole_here_and_by_layers_there);

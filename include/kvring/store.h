@@ -97,6 +97,7 @@ struct kvr_store_op {
 	uint64_t seq;		  /* write: of the sealed header */
 	uint64_t header_checksum; /* write: of the sealed header; read: the expected one */
 	uint32_t demand;	  /* read: 1 before prefetches and stores */
+	uint32_t from, bytes;	  /* read: a part of the image; bytes 0: the whole */
 	uint32_t reserved;
 	void *user;
 	/* set by the store: 0 or -errno. -EBADMSG: the slot does not hold that block (any more). */
@@ -113,8 +114,10 @@ KVR_API uint64_t kvr_store_seal(const struct kvr_store *store, void *image,
  * -EINVAL: the slot is not in use. A failed write leaves the slot with no block: retire or free it.
  */
 KVR_API int kvr_store_write(struct kvr_store *store, struct kvr_store_op *op);
-/* Reads the image and checks its header page against header_checksum, key and space. The payload's
- * segments are for the ranks to verify. */
+/* Reads the image, or a part of it that begins and ends at multiples of 4096 (and of the device's
+ * alignment), and checks its header page against header_checksum, key and space, unless the part
+ * does not begin with it. The payload's segments are for the ranks to verify. -EINVAL: a part that
+ * is none. */
 KVR_API int kvr_store_read(struct kvr_store *store, struct kvr_store_op *op);
 /* Drives I/O; up to max ended operations, without waiting. Call it after submitting, and until it
  * returns fewer than max, before you sleep on the descriptors. */
