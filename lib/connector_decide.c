@@ -86,6 +86,11 @@ static int say(struct kvr_connector *c, const struct kvr_request *req, enum kvr_
 		kvr_rank_count(&kvr_rank_page(c)->late);
 		return 0;
 	}
+	if (code == KVR_ACK_DONE && !op->voted)
+		return KVR_FAIL(-EINVAL,
+				"rank %u: outcome of request %llu/%u without a vote: it is not "
+				"committed",
+				c->rank, (unsigned long long)req->id, req->attempt);
 	op->voted = 1;
 	if (status)
 		kvr_rank_answer(c, op, KVR_ACK_FAILED, (uint32_t)-status);

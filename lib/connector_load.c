@@ -271,7 +271,7 @@ int kvr_rank_load_begin(struct kvr_connector *c, const struct kvr_request *req, 
 	int err = 0;
 
 	/* After -EINTR the answer was taken, perhaps. */
-	if (!layered || !op || op->since || op->list == KVR_NO_LIST || op->stage || op->layers) {
+	if (!layered || !op || op->since || op->list == KVR_NO_LIST || op->agreed) {
 		err = kvr_rank_take_begin(c, KVR_OP_LOAD, req, n, deadline_ns, &a, &op, &m);
 		if (err || !a.gen)
 			return err; /* 0: nothing is left, and there is no operation */
@@ -287,6 +287,7 @@ int kvr_rank_load_begin(struct kvr_connector *c, const struct kvr_request *req, 
 	}
 	if (layered)
 		err = load_agree(c, op, deadline_ns);
+	op->agreed = !err;
 	return err ? err : (int)op->n;
 }
 

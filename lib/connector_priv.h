@@ -74,6 +74,7 @@ struct kvr_rank_op {
 	uint64_t end_tick; /* of the completion that told the end */
 	uint32_t voted, good;
 	uint32_t layered;
+	uint32_t agreed;   /* by layers: the begin returned, and the load with it */
 	uint32_t layers;   /* by layers: groups that this rank verified */
 	uint32_t answered; /* this rank's last word is stored: it touches no block any more */
 	uint32_t held;	   /* a wait looks at it */

@@ -121,6 +121,8 @@ START_TEST(test_said_twice_or_about_nothing)
 	struct kvr_request other = { .id = 99 };
 
 	proposed(SOON);
+	ck_assert_int_eq(kvr_connector_outcome(rank[0], &req, 0), -EINVAL);
+	must_say("without a vote");
 	ok(kvr_connector_vote(rank[0], &req, 0));
 	ok(kvr_connector_vote(rank[0], &req, -EIO)); /* the first one counts */
 	ck_assert_uint_eq(rank_page(0)->duplicate, 1);
