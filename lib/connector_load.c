@@ -295,19 +295,17 @@ int kvr_rank_load_done(struct kvr_connector *c, const struct kvr_request *req)
 {
 	struct kvr_rank_op *op = kvr_rank_op_find(&c->known, req, KVR_OP_LOAD);
 
-	if (!op) {
+	if (!op || op->since) {
 		kvr_rank_count(&kvr_rank_page(c)->foreign);
 		return kvr_rank_unknown(c, req, KVR_OP_LOAD);
 	}
-	if (op->answered)
+	if (op->answered) {
 		kvr_rank_count(&kvr_rank_page(c)->duplicate);
-	if (op->list == KVR_NO_LIST)
 		return 0;
+	}
 	/* Without a vote this rank gives up the load: the others must not wait for it. */
 	if (op->voted)
 		kvr_rank_answer(c, op, KVR_ACK_DONE, op->good);
-	else
-		kvr_rank_answer(c, op, KVR_ACK_FAILED, ECANCELED);
-	kvr_rank_list_drop(c, op);
+	kvr_rank_give_up(c, op);
 	return 0;
 }

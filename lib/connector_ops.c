@@ -102,6 +102,24 @@ static void lists_reclaim(struct kvr_connector *c)
 			kvr_rank_list_drop(c, &k->ops[i]);
 }
 
+static int has_list(uint32_t kind)
+{
+	return kind == KVR_OP_STORE || kind == KVR_OP_LOAD;
+}
+
+/* The leader holds its blocks until this rank said that it is done with them. */
+static int owes_an_answer(const struct kvr_rank_op *op)
+{
+	return !op->since && !op->answered &&
+	       ((op->stage == KVR_STAGE_CANCELLED && has_list(op->kind)) ||
+		(op->stage == KVR_STAGE_FAILED && op->layered));
+}
+
+static int may_go(const struct kvr_connector *c, const struct kvr_rank_op *op, uint64_t done)
+{
+	return !op->held && !owes_an_answer(op) && kvr_rank_op_told(c, op, done);
+}
+
 /*
  * A place for a new operation: the oldest of which a tick told the end. What no tick told stays,
  * for it may be lost with the epoch; also when its name is used again, which the leader allows as
@@ -116,14 +134,14 @@ struct kvr_rank_op *kvr_rank_op_place(struct kvr_connector *c, const struct kvr_
 	uint64_t done = kvr_rank_done(c);
 	uint32_t *bucket;
 
-	if (op && !op->held && kvr_rank_op_told(c, op, done))
+	if (op && may_go(c, op, done))
 		kvr_rank_op_forget(k, op);
 	op = NULL;
 	for (uint32_t i = 0; i < k->capacity; i++) {
 		op = &k->ops[k->cursor++ & (k->capacity - 1)];
 		if (!op->used)
 			break;
-		if (!op->held && kvr_rank_op_told(c, op, done)) {
+		if (may_go(c, op, done)) {
 			kvr_rank_op_forget(k, op);
 			break;
 		}
@@ -142,11 +160,6 @@ struct kvr_rank_op *kvr_rank_op_place(struct kvr_connector *c, const struct kvr_
 	op->next = *bucket;
 	*bucket = (uint32_t)(op - k->ops);
 	return op;
-}
-
-static int has_list(uint32_t kind)
-{
-	return kind == KVR_OP_STORE || kind == KVR_OP_LOAD;
 }
 
 /* Completions may have told of it before. */

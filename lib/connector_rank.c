@@ -250,7 +250,7 @@ void kvr_rank_abort(struct kvr_connector *c, const struct kvr_request *req)
 	for (uint32_t i = 0; i < KVR_ARRAY_LEN(kinds); i++) {
 		struct kvr_rank_op *op = kvr_rank_op_find(&c->known, req, kinds[i]);
 
-		if (!op || op->list == KVR_NO_LIST || op->answered)
+		if (!op || op->since || op->answered || (op->kind == KVR_OP_STORE && !op->n))
 			continue;
 		if (op->voted)
 			kvr_rank_answer(c, op, KVR_ACK_DONE, op->good);

@@ -195,6 +195,44 @@ START_TEST(test_quarantine_is_bounded)
 }
 END_TEST
 
+/* However many operations come and go meanwhile, a rank does not forget what it owes. */
+START_TEST(test_rank_answers_after_thousands_of_others)
+{
+	struct kvr_completion c[64];
+	struct kvr_block b[N];
+
+	for (uint32_t r = 0; r < RANKS; r++)
+		kvr_connector_close(rank[r]);
+	kvr_connector_close(lead);
+	cl.opts.ops = 16; /* so that the ranks' tables are small, too */
+	cl.opts.ring_bytes = 8192;
+	ok(kvr_connector_lead(cl.name, &cl.opts, &lead));
+	for (uint32_t r = 0; r < RANKS; r++)
+		ok(kvr_connector_join(cl.name, r, NULL, SOON, &rank[r]));
+	ck_assert_uint_le(rank[1]->known.capacity, 1024);
+	store_all(500, keys + 20, 1);
+	ok(begin_on(lead, 1, keys, 2, b));
+	for (uint32_t r = 0; r < RANKS; r++)
+		ok(begin_on(rank[r], 1, keys, 2, b));
+	ck_assert_int_eq(abort_on(lead, 1), 1);
+	ok(abort_on(rank[0], 1));
+	for (uint64_t id = 1000; id < 3000;) { /* of a key that is known: nothing to copy */
+		int err = begin_on(lead, id, keys + 20, 1, b);
+
+		for (uint32_t r = 0; r < RANKS; r++)
+			ck_assert_int_eq(begin_on(rank[r], id, keys + 20, 1, b), err);
+		if (err == -EAGAIN) /* the table is full of what was not told yet */
+			tick_all(c, 64);
+		else
+			ck_assert_int_eq(err, 0);
+		id += err == 0;
+	}
+	quarantined(1, 2);
+	ok(_i ? abort_on(rank[1], 1) : copied_on(rank[1], 1, 0));
+	quarantined(0, 0);
+}
+END_TEST
+
 START_TEST(test_rank_that_leaves_ends_the_quarantine)
 {
 	struct kvr_block b[N];
@@ -365,6 +403,7 @@ static Suite *suite(void)
 	tcase_add_test(t, test_store_that_was_copied_goes_on);
 	tcase_add_test(t, test_store_that_joined_an_aborted_one_is_told);
 	tcase_add_test(t, test_quarantine_is_bounded);
+	tcase_add_loop_test(t, test_rank_answers_after_thousands_of_others, 0, 2);
 	tcase_add_test(t, test_rank_that_leaves_ends_the_quarantine);
 	tcase_add_loop_test(t, test_abort_of_a_load, 0, 3);
 	tcase_add_test(t, test_abort_drops_the_pin);
