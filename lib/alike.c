@@ -5,7 +5,7 @@
  * one is found by halving.
  *
  * Another's log is input. What is written there decides which records are looked at, but each look
- * is bounded, and so is their number: by the logarithm of the window.
+ * is bounded, and so is their number: by the bits of a count.
  */
 #include "alike.h"
 
@@ -41,16 +41,17 @@ int kvr_alike_read(const void *log, uint32_t window, uint64_t index,
 {
 	const struct kvr_alike_log *l = log;
 	const uint64_t *slot;
-	uint64_t words[CALL_WORDS];
+	uint64_t word;
 	size_t i;
 
 	/* Looked at first: half of a record that is just being written must not pass. */
 	if (!kvr_is_pow2(window) || index >= kvr_alike_count(log))
 		return 0;
 	slot = (const uint64_t *)(const void *)&l->call[index & (window - 1)];
-	for (i = 0; i < CALL_WORDS; i++)
-		words[i] = kvr_load_acquire(&slot[i]); /* D6, pairs with D5 */
-	memcpy(ret_call, words, sizeof(*ret_call));
+	for (i = 0; i < CALL_WORDS; i++) {
+		word = kvr_load_acquire(&slot[i]); /* D6, pairs with D5 */
+		memcpy((uint8_t *)ret_call + i * sizeof(word), &word, sizeof(word));
+	}
 	/* While the count is n the writer may be inside the slot of n, which is that of n - window.
 	 */
 	return ret_call->index == index && ret_call->chain && kvr_alike_count(log) - index < window;
@@ -90,8 +91,7 @@ static enum look look_at(const void *mine, const void *its, uint32_t window, uin
 static int compare(const void *mine, const void *its, uint32_t window, uint64_t *same,
 		   struct kvr_alike_difference *ret)
 {
-	const uint64_t m = kvr_alike_count(mine), i = kvr_alike_count(its), newest = kvr_max(m, i);
-	uint64_t low = *same, high = kvr_min(m, i);
+	uint64_t low = *same, high = kvr_min(kvr_alike_count(mine), kvr_alike_count(its));
 	enum look seen = high > *same ? look_at(mine, its, window, high - 1, ret) : UNSEEN;
 
 	if (seen == EQUAL)
@@ -99,8 +99,6 @@ static int compare(const void *mine, const void *its, uint32_t window, uint64_t 
 	if (seen != DIFFERENT)
 		return 0;
 	high--;
-	if (newest >= window) /* older ones are overwritten */
-		low = kvr_max(low, newest - window + 1);
 	while (low < high) {
 		uint64_t middle = low + (high - low) / 2;
 
@@ -108,7 +106,7 @@ static int compare(const void *mine, const void *its, uint32_t window, uint64_t 
 		if (seen == DIFFERENT)
 			high = middle;
 		else
-			low = middle + 1; /* unseen: overwritten meanwhile, as all before it */
+			low = middle + 1; /* unseen: overwritten, as all before it */
 		if (seen == EQUAL)
 			*same = low;
 	}

@@ -13,6 +13,7 @@
 
 #define WINDOW 16u
 #define KIND KVR_ALIKE_STORE
+#define LOG_BYTES (sizeof(struct kvr_alike_log) + WINDOW * sizeof(struct kvr_alike_call))
 
 struct world {
 	struct kvr_layout layout;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two histories of calls: where they differ first, which the test knows since it made them. */
+/*
+ * Two logs of calls: where they differ first, which the test knows since it made the histories; and
+ * logs that nobody wrote.
+ */
 #include "alike_helpers.h"
 
 #define NOWHERE UINT64_MAX
@@ -56,6 +59,28 @@ START_TEST(test_compare_finds_the_first_difference)
 					make(&w->rank, KIND, call_make(n == first ? 1000 : n));
 				assert_compare(w, m, i, first);
 			}
+}
+END_TEST
+
+/* Between the last call that was equal and the first that was not lies one that nobody can read. */
+START_TEST(test_what_cannot_be_read_is_not_exact)
+{
+	struct world *w = world_new();
+	struct kvr_alike_difference d;
+	uint64_t n;
+
+	make_all(&w->lead, 0, 10);
+	for (n = 0; n < 10; n++)
+		make(&w->rank, KIND, call_make(n < 6 ? n : n + 1000));
+	ck_assert_int_eq(compare(w, &d), 1);
+	ck_assert_uint_eq(d.index, 6);
+	ck_assert_int_eq(d.exact, 1);
+	log_of(&w->lead, KIND)->call[5].index = 77;
+	ck_assert_int_eq(compare(w, &d), 1);
+	ck_assert_uint_eq(d.index, 6);
+	ck_assert_int_eq(d.exact, 0);
+	log_of(&w->lead, KIND)->call[9].index = 77; /* the newest: nothing can be said */
+	ck_assert_int_eq(compare(w, &d), 0);
 }
 END_TEST
 
@@ -206,14 +231,124 @@ START_TEST(test_histories_far_apart)
 	ck_assert_uint_gt(inexact, 0);
 }
 END_TEST
+/* --- bytes that nobody wrote ------------------------------------------------------------------ */
+
+static void fill_random(uint64_t *x, void *log)
+{
+	uint8_t *bytes = log;
+	uint32_t i;
+
+	for (i = 0; i < LOG_BYTES; i++) {
+		*x = *x * 6364136223846793005ull + 1442695040888963407ull;
+		bytes[i] = (uint8_t)(*x >> 56);
+	}
+}
+
+/* Random bytes, of which some are as they should be. */
+static void fill_hostile(uint64_t *x, void *mem)
+{
+	struct kvr_alike_log *log = mem;
+	uint64_t base, i;
+
+	fill_random(x, log);
+	base = log->call[0].keys % 8 ? log->call[0].keys % 40 : UINT64_MAX - 5;
+	if (log->pad[0] & 1)
+		log->count = base;
+	for (i = 0; i < WINDOW && log->pad[0] & 2; i++)
+		log->call[(base - i - 1) % WINDOW].index = base - i - 1;
+	for (i = 0; i < WINDOW && log->pad[0] & 4; i++)
+		log->call[i].chain %= 4;
+}
+
+START_TEST(test_hostile_logs_are_harmless)
+{
+	uint64_t x = test_seed(), found = 0, index, round;
+	void *mine = malloc(LOG_BYTES), *its = malloc(LOG_BYTES); /* exact: a sanitizer sees */
+	struct kvr_alike_difference d;
+	struct kvr_alike_call got;
+
+	for (round = 0; round < 20000; round++) {
+		fill_hostile(&x, mine);
+		fill_hostile(&x, its);
+		index = round & 1 ? round % 50 : x;
+		if (kvr_alike_read(its, WINDOW, index, &got)) {
+			ck_assert_uint_eq(got.index, index);
+			ck_assert_uint_ne(got.chain, 0);
+		}
+		if (kvr_alike_compare(mine, its, WINDOW, &d)) {
+			found++;
+			ck_assert_uint_ne(d.mine.chain, d.its.chain);
+			ck_assert_uint_eq(d.mine.index, d.index);
+			ck_assert_uint_eq(d.its.index, d.index);
+		}
+		ck_assert_int_eq(kvr_alike_compare(mine, its, 0, &d), 0);
+		ck_assert_int_eq(kvr_alike_compare(mine, its, 12, &d), 0);
+		kvr_alike_copied(its, 12, x);
+		kvr_alike_copied(its, WINDOW, x);
+	}
+	printf("%llu differences\n", (unsigned long long)found);
+	ck_assert_uint_gt(found, 0);
+	free(mine);
+	free(its);
+}
+END_TEST
+
+/* A rank whose leader's log is overwritten, again and again, goes on and keeps one drift at most.
+ */
+START_TEST(test_a_rank_beside_a_hostile_leader)
+{
+	struct world *w = world_new();
+	struct kvr_drift d, first;
+	uint64_t x = test_seed(), round, n, drifted = 0;
+
+	for (round = 0; round < 500; round++) {
+		world_again(w);
+		first.kind = 0;
+		for (n = 0; n < 40; n++) {
+			fill_hostile(&x, log_of(&w->lead, KIND));
+			make(&w->rank, KIND, call_make(n));
+			if (!kvr_alike_check(&w->rank, &d))
+				continue;
+			if (!first.kind)
+				first = d;
+			ck_assert_mem_eq(&d, &first, sizeof(d));
+			ck_assert_uint_le(d.index, n);
+			ck_assert_uint_eq(d.request, call_make(d.index).req.id);
+		}
+		drifted += first.kind != 0;
+		ck_assert_uint_eq(kvr_alike_count(log_of(&w->rank, KIND)), 40);
+	}
+	ck_assert_uint_gt(drifted, 0);
+}
+END_TEST
+
+START_TEST(test_hostile_evidence_is_bounded)
+{
+	struct kvr_drift page = { .kind = KVR_ALIKES + 1 }, d = { .index = 5 };
+
+	ck_assert_int_eq(kvr_alike_drift(&page, &d), 0);
+	page.kind = UINT32_MAX;
+	ck_assert_int_eq(kvr_alike_drift(&page, &d), 0);
+	ck_assert_uint_eq(d.index, 5);
+	page.kind = KVR_ALIKES;
+	page.exact = 77;
+	ck_assert_int_eq(kvr_alike_drift(&page, &d), 1);
+	ck_assert_uint_eq(d.exact, 0);
+}
+END_TEST
+
 static Suite *make_suite(void)
 {
 	Suite *s = suite_create("alike_histories");
 	TCase *t = tcase_create("alike_histories");
 
 	tcase_add_test(t, test_compare_finds_the_first_difference);
+	tcase_add_test(t, test_what_cannot_be_read_is_not_exact);
 	tcase_add_test(t, test_histories_at_random);
 	tcase_add_test(t, test_histories_far_apart);
+	tcase_add_test(t, test_hostile_logs_are_harmless);
+	tcase_add_test(t, test_a_rank_beside_a_hostile_leader);
+	tcase_add_test(t, test_hostile_evidence_is_bounded);
 	suite_add_tcase(s, t);
 	return s;
 }
