@@ -207,21 +207,39 @@ static void append(struct kvr_alike_logs *a, enum kvr_alike kind, const struct k
 	kvr_store_release(&log->count, ++a->kind[kind].count); /* D1, pairs with D2 */
 }
 
+/* Makes it the last of the open calls. 1: it is open already. */
+static int open_again(struct kvr_request *open, uint32_t opens, const struct kvr_request *request)
+{
+	for (uint32_t i = opens; i--;)
+		if (kvr_request_equal(&open[i], request)) {
+			memmove(&open[i], &open[i + 1], (opens - i - 1) * sizeof(*open));
+			open[opens - 1] = kvr_request_name(request);
+			return 1;
+		}
+	return 0;
+}
+
 void kvr_alike_call(struct kvr_alike_logs *a, enum kvr_alike kind,
 		    const struct kvr_request *request, uint32_t keys, const struct kvr_key *last)
 {
-	if (!a->kind[kind].is_open || !kvr_request_equal(&a->kind[kind].open, request)) {
+	struct kvr_request *open = a->kind[kind].open;
+	uint32_t *opens = &a->kind[kind].opens;
+
+	if (!open_again(open, *opens, request)) {
 		a->kind[kind].chain = chain_next(a->kind[kind].chain, kind, request, keys, last);
 		append(a, kind, request, keys);
-		a->kind[kind].open = kvr_request_name(request);
-		a->kind[kind].is_open = 1;
+		if (*opens == KVR_ALIKE_OPEN)
+			memmove(open, open + 1, --*opens * sizeof(*open));
+		open[(*opens)++] = kvr_request_name(request);
 	}
+	a->kind[kind].in_hand = 1;
 	compare_kind(a, kind);
 }
 
 void kvr_alike_answered(struct kvr_alike_logs *a, enum kvr_alike kind)
 {
-	a->kind[kind].is_open = 0;
+	a->kind[kind].opens -= a->kind[kind].in_hand != 0;
+	a->kind[kind].in_hand = 0;
 	compare_kind(a, kind);
 }
 

@@ -23,6 +23,8 @@
 
 #include "layout.h"
 
+#define KVR_ALIKE_OPEN 64u /* as many messages as a channel keeps for later calls */
+
 /* A process's own logs. One thread at a time. */
 struct kvr_alike_logs {
 	uint8_t *logs;	     /* own, writable */
@@ -32,9 +34,11 @@ struct kvr_alike_logs {
 	int drifted; /* a difference was found and kept */
 	struct {
 		uint64_t count, chain;
-		uint64_t same;		 /* so many calls are known to be the leader's, too */
-		struct kvr_request open; /* called, and not answered yet: */
-		int is_open;		 /* calling again for it is the same call */
+		uint64_t same; /* so many calls are known to be the leader's, too */
+		/* Called, and not answered yet; the last one asked for is the last one here. */
+		struct kvr_request open[KVR_ALIKE_OPEN];
+		uint32_t opens;
+		int in_hand; /* it was asked for, and nothing is known of an answer */
 	} kind[KVR_ALIKES];
 };
 
@@ -43,9 +47,9 @@ void kvr_alike_init(struct kvr_alike_logs *a, const struct kvr_layout *layout, v
 		    const void *leader, struct kvr_drift *drift);
 /*
  * This process makes that call; `keys` and `last` (the last of the keys, which stands for all
- * before it; NULL: none) are what else must be equal. Nothing when it only goes on with the last
- * call of that kind, which had no answer yet. Another call gives that one up: coming back to it
- * later counts again.
+ * before it; NULL: none) are what else must be equal. Nothing when it only goes on with a call that
+ * had no answer yet, also when it made others meanwhile: the answer to the first is still to come.
+ * So many open calls are remembered; of more, the one not asked for the longest counts again.
  *
  * A rank then compares its calls of that kind, as far as both made them, with the leader's, and
  * keeps the first difference in its page.

@@ -186,8 +186,40 @@ START_TEST(test_going_on_with_a_call_is_no_call)
 	d.req.id++;
 	ask(&w->lead, KIND, d);
 	ck_assert_uint_eq(kvr_alike_count(log), 5);
-	ask(&w->lead, KIND, c); /* it was given up before */
+	ask(&w->lead, KIND, c); /* its answer is still to come */
+	ck_assert_uint_eq(kvr_alike_count(log), 5);
+	kvr_alike_answered(&w->lead, KIND);
+	kvr_alike_answered(&w->lead, KIND); /* once is enough: d is open still */
+	ask(&w->lead, KIND, d);
+	ck_assert_uint_eq(kvr_alike_count(log), 5);
+	ask(&w->lead, KIND, c);
 	ck_assert_uint_eq(kvr_alike_count(log), 6);
+}
+END_TEST
+
+/* Many are asked for in turn, with little patience, until their answers come in another order. */
+START_TEST(test_polling_for_many_calls_is_no_call)
+{
+	struct world *w = world_new();
+	const void *log = log_of(&w->lead, KIND);
+	uint64_t turn, n;
+
+	for (turn = 0; turn < 5; turn++)
+		for (n = 0; n < KVR_ALIKE_OPEN; n++)
+			ask(&w->lead, KIND, call_make(turn & 1 ? KVR_ALIKE_OPEN - 1 - n : n));
+	for (n = 0; n < KVR_ALIKE_OPEN; n++)
+		make(&w->lead, KIND, call_make(n * 7 % KVR_ALIKE_OPEN));
+	ck_assert_uint_eq(kvr_alike_count(log), KVR_ALIKE_OPEN);
+	for (n = 0; n < KVR_ALIKE_OPEN; n++) /* all were answered */
+		ask(&w->lead, KIND, call_make(n));
+	ck_assert_uint_eq(kvr_alike_count(log), 2 * KVR_ALIKE_OPEN);
+	ask(&w->lead, KIND, call_make(0));
+	ask(&w->lead, KIND, call_make(1000)); /* one too many: 1 was not asked for the longest */
+	ask(&w->lead, KIND, call_make(0));
+	ask(&w->lead, KIND, call_make(2));
+	ck_assert_uint_eq(kvr_alike_count(log), 2 * KVR_ALIKE_OPEN + 1);
+	ask(&w->lead, KIND, call_make(1));
+	ck_assert_uint_eq(kvr_alike_count(log), 2 * KVR_ALIKE_OPEN + 2);
 }
 END_TEST
 
@@ -694,6 +726,7 @@ static Suite *make_suite(void)
 	tcase_add_test(t, test_what_is_not_there_is_not_read);
 	tcase_add_test(t, test_half_written_record_is_not_read);
 	tcase_add_test(t, test_going_on_with_a_call_is_no_call);
+	tcase_add_test(t, test_polling_for_many_calls_is_no_call);
 	tcase_add_test(t, test_the_first_call_may_be_for_request_0);
 	tcase_add_test(t, test_kinds_are_open_on_their_own);
 	tcase_add_test(t, test_equal_calls_are_no_drift);
