@@ -59,6 +59,20 @@ static inline uint64_t kvr_xchg_acq_rel(uint64_t *p, uint64_t v)
 	return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);
 }
 
+/*
+ * For Dekker's handshake over different words: each side exchanges its own, then loads the other's,
+ * and one of them at least must see what the other did. Acquire and release do not promise that.
+ */
+static inline uint64_t kvr_xchg_seq_cst(uint64_t *p, uint64_t v)
+{
+	return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST);
+}
+
+static inline uint64_t kvr_load_seq_cst(const uint64_t *p)
+{
+	return __atomic_load_n(p, __ATOMIC_SEQ_CST);
+}
+
 static inline uint32_t kvr_xchg_acq_rel32(uint32_t *p, uint32_t v)
 {
 	return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);
