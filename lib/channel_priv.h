@@ -7,6 +7,7 @@
 #ifndef KVR_CHANNEL_PRIV_H
 #define KVR_CHANNEL_PRIV_H
 
+#include "channel_meet.h"
 #include "group.h"
 #include "kvring/channel.h"
 #include "kvring/ring.h"
@@ -62,6 +63,7 @@ struct kvr_channels {
 	void *dropped_arg;
 	void (*waits)(void *arg); /* rank; may be NULL */
 	void *waits_arg;
+	struct kvr_meets meets;
 };
 
 /* channel.c: both halves. */

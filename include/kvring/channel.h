@@ -111,6 +111,38 @@ KVR_API int kvr_channels_forget(struct kvr_channels *channels, uint32_t channel,
 KVR_API int kvr_channels_drain(struct kvr_channels *channels, uint32_t channel,
 			       void (*fn)(void *arg, const struct kvr_message *message), void *arg);
 
+/*
+ * Barrier: waits until every member has called. The members are the ranks in `ranks` (bit r: rank
+ * r; 0: all of the group), and with_leader the leader's own handle, too. All must say the same, and
+ * only members may call. (A leader that is also a rank, in the same process, takes part as that
+ * rank alone.) Members of different sets meet independently; a process can be a member of KVR_MEETS
+ * sets in an epoch, however often it meets there.
+ *
+ * These are words in the members' own pages: no message, no ring, nothing that the leader must do.
+ * 0 says that all have arrived, an error nothing about what the others get:
+ *
+ * -ETIMEDOUT names those who have not arrived; -EINTR: a signal handler ran; -EAGAIN: a deadline of
+ * 0, which polls. This process has arrived all the same, and calling again with the same arguments
+ * goes on with the same round (other numbers of values are -EINVAL, other values are not looked
+ * at). -ESHUTDOWN: a member left, and will not come; -EOWNERDEAD: one is dead; and the causes of
+ * kvr_group_check(). -EPROTO: another member is in a barrier while this one reduces, or reduces
+ * another number of values; -EBADMSG: what another's page says is impossible. After these two the
+ * set is out of use, and later calls repeat the first sentence. -ENOSPC: too many sets. -EBUSY:
+ * this process met in this epoch already, through a handle of channels that it has closed.
+ */
+#define KVR_MEETS 8u
+KVR_API int kvr_channels_barrier(struct kvr_channels *channels, uint64_t ranks, int with_leader,
+				 uint64_t deadline_ns);
+
+/*
+ * The same, and ret_min[i] is the smallest mine[i] of all members, for i below n. n is 1 to
+ * KVR_MEET_VALUES. ret_min is written only with 0, and may be `mine`.
+ */
+#define KVR_MEET_VALUES 6u
+KVR_API int kvr_channels_min_reduce(struct kvr_channels *channels, uint64_t ranks, int with_leader,
+				    const int64_t *mine, uint32_t n, int64_t *ret_min,
+				    uint64_t deadline_ns);
+
 #ifdef __cplusplus
 }
 #endif
