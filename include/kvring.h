@@ -4,6 +4,7 @@
 #ifndef KVRING_H
 #define KVRING_H
 
+#include "kvring/axes.h"
 #include "kvring/channel.h"
 #include "kvring/connector.h"
 #include "kvring/err.h"
