@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Reading a segment from outside. Nothing is mapped, so a file that shrinks is a short read and not
- * SIGBUS, and nobody can change bytes between a check and their use: each read is a copy.
- *
- * A copy may still be torn: the processes write while the kernel copies. Three rules deal with it.
- * Single words are written and copied whole. Words that belong together are read again until two
- * readings agree (a few times; then the last one must do). Of rings and recorders the writer's
- * count is read again *after* the bytes, and what the writer may have touched meanwhile is left
- * out.
- */
-#include "kvring/inspect.h"
+/* Opening a segment to look into it; its group, processes, rings and messages. */
+#include "inspect_priv.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,25 +15,11 @@
 #include "clock.h"
 #include "err.h"
 #include "kvring/ring.h"
-#include "layout.h"
 #include "life.h"
 #include "peer.h"
 #include "process.h"
 #include "recorder.h"
-#include "shm.h"
 #include "util.h"
-
-#define TRIES 8
-
-struct kvr_inspect {
-	int fd;
-	int same_boot;
-	int snapshot; /* a copy: the kernel no longer marks its words when somebody dies */
-	struct kvr_seg_header header;
-	struct kvr_layout layout;
-	uint8_t *scratch; /* a ring, a recorder or the operation table */
-	size_t scratch_bytes;
-};
 
 static int open_file(const char *path, uint64_t *ret_bytes)
 {
@@ -106,15 +83,20 @@ int kvr_inspect_open(const char *path, struct kvr_inspect **ret_inspect)
 	}
 	in->fd = fd;
 	err = kvr_shm_read(fd, &in->header, sizeof in->header, 0);
+	if (!err && in->header.magic == KVR_SEG_MAGIC && in->header.total_bytes < bytes) {
+		err = kvr_inspect_saved_read(in, in->header.total_bytes, bytes, path);
+		bytes = in->saved ? in->header.total_bytes : bytes;
+	}
 	if (!err)
 		err = check_header(in, bytes, path);
 	if (err) {
 		kvr_inspect_close(in);
 		return err;
 	}
-	in->same_boot = !kvr_process_boot_id(boot) &&
-			!memcmp(boot, in->header.boot_id, sizeof boot);
-	in->snapshot = !in->same_boot || fstatfs(fd, &fs) || fs.f_type != TMPFS_MAGIC;
+	in->same_boot = in->saved ? (int)in->saved->same_boot
+				  : !kvr_process_boot_id(boot) &&
+					    !memcmp(boot, in->header.boot_id, sizeof boot);
+	in->on_disk = !in->same_boot || fstatfs(fd, &fs) || fs.f_type != TMPFS_MAGIC;
 	*ret_inspect = in;
 	return 0;
 }
@@ -132,16 +114,12 @@ void kvr_inspect_close(struct kvr_inspect *inspect)
 	if (!inspect)
 		return;
 	close(inspect->fd);
+	free(inspect->saved);
 	free(inspect->scratch);
 	free(inspect);
 }
 
-static int read_at(struct kvr_inspect *in, void *buf, size_t len, uint64_t off)
-{
-	return kvr_shm_read(in->fd, buf, len, off);
-}
-
-static int scratch(struct kvr_inspect *in, size_t bytes)
+int kvr_inspect_scratch(struct kvr_inspect *in, size_t bytes)
 {
 	if (bytes > in->scratch_bytes) {
 		uint8_t *p = realloc(in->scratch, bytes);
@@ -154,33 +132,44 @@ static int scratch(struct kvr_inspect *in, size_t bytes)
 	return 0;
 }
 
+uint64_t kvr_inspect_now(const struct kvr_inspect *in)
+{
+	return in->saved ? in->saved->now_ns : kvr_now();
+}
+
 static int agree(const struct kvr_proc *a, const struct kvr_proc *b)
 {
 	return a->state == b->state && a->pid == b->pid && a->in_call == b->in_call &&
 	       a->call_arg == b->call_arg && a->call_ns == b->call_ns;
 }
 
-/* The page of a process, which begins with its struct kvr_proc. */
-static int read_page(struct kvr_inspect *in, uint64_t off, void *page)
+int kvr_inspect_page(struct kvr_inspect *in, uint32_t rank, void *ret_page)
 {
+	const struct kvr_layout *l = &in->layout;
+	uint64_t off = rank == KVR_LEADER ? l->leader : kvr_layout_rank(l, rank);
 	struct kvr_proc again;
 	int err;
 
-	for (int i = 0; i < TRIES; i++) {
-		err = read_at(in, page, KVR_PAGE, off);
+	for (int i = 0; i < KVR_INSPECT_TRIES; i++) {
+		err = read_at(in, ret_page, KVR_PAGE, off);
 		if (!err)
 			err = read_at(in, &again, sizeof again, off);
-		if (err || agree(page, &again))
+		if (err || agree(ret_page, &again))
 			return err;
 	}
 	return 0;
 }
 
-static int check_rank(const struct kvr_inspect *in, const char *call, uint32_t rank)
+int kvr_inspect_check_rank(const struct kvr_inspect *in, const char *call, uint32_t rank)
 {
 	if (rank < in->layout.ranks)
 		return 0;
 	return KVR_FAIL(-EINVAL, "%s: rank %u; the group has %u", call, rank, in->layout.ranks);
+}
+
+int kvr_inspect_check_proc(const struct kvr_inspect *in, const char *call, uint32_t rank)
+{
+	return rank == KVR_LEADER ? 0 : kvr_inspect_check_rank(in, call, rank);
 }
 
 static int check_ring(const struct kvr_inspect *in, const char *call, uint32_t channel,
@@ -189,20 +178,7 @@ static int check_ring(const struct kvr_inspect *in, const char *call, uint32_t c
 	if (channel >= KVR_CHANNELS)
 		return KVR_FAIL(-EINVAL, "%s: channel %u; there are %d", call, channel,
 				KVR_CHANNELS);
-	return check_rank(in, call, rank);
-}
-
-/* Bytes of a recorder into scratch, with the count as it was after they were copied. */
-static int read_recorder(struct kvr_inspect *in, uint64_t off)
-{
-	size_t bytes = sizeof(struct kvr_rec_ctl) + in->layout.events * sizeof(struct kvr_event);
-	int err = scratch(in, bytes);
-
-	if (!err)
-		err = read_at(in, in->scratch, bytes, off);
-	if (!err)
-		err = read_at(in, in->scratch, sizeof(uint64_t), off);
-	return err;
+	return kvr_inspect_check_rank(in, call, rank);
 }
 
 /* Printable, but for the ends of lines. */
@@ -215,13 +191,24 @@ static void setup_copy(char to[KVR_SETUP_MAX], const char from[KVR_SETUP_MAX])
 	to[n] = 0;
 }
 
+/* What an old leader does after its epoch was taken from it does not count. */
+static void fence(struct kvr_inspect_group *g, const struct kvr_seg_takeover *t)
+{
+	g->retired_how = t->cause;
+	g->retired_pid = t->pid;
+	g->retired_ns = t->ns;
+	g->tick_done = kvr_min(g->tick_done, t->tick_done);
+	for (uint32_t c = 0; c < KVR_CHANNELS; c++)
+		g->watermark[c] = kvr_min(g->watermark[c], t->watermark[c]);
+}
+
 int kvr_inspect_group(struct kvr_inspect *inspect, struct kvr_inspect_group *ret_group)
 {
 	const struct kvr_seg_header *h = &inspect->header;
 	struct kvr_leader_page page;
 	struct kvr_seg_takeover takeover;
 	struct kvr_inspect_group g = { 0 };
-	int err = read_page(inspect, inspect->layout.leader, &page);
+	int err = kvr_inspect_page(inspect, KVR_LEADER, &page);
 
 	if (!err)
 		err = read_at(inspect, &takeover, sizeof takeover, inspect->layout.takeover);
@@ -249,10 +236,14 @@ int kvr_inspect_group(struct kvr_inspect *inspect, struct kvr_inspect_group *ret
 	g.retired_by = takeover.new_epoch;
 	g.tick_done = page.tick_done;
 	memcpy(g.watermark, page.watermark, sizeof g.watermark);
+	if (g.retired_by)
+		fence(&g, &takeover);
 	g.state = page.proc.state;
 	g.cause = page.proc.cause;
 	g.blamed = page.proc.blamed;
 	g.same_boot = (uint32_t)inspect->same_boot;
+	g.now_ns = kvr_inspect_now(inspect);
+	g.saved_unix_ns = inspect->saved ? inspect->saved->unix_ns : 0;
 	g.quarantined_ops = page.quarantined_ops;
 	g.quarantined_slots = page.quarantined_slots;
 	g.bulk_used = page.bulk_used;
@@ -271,9 +262,30 @@ static int32_t alive(const struct kvr_inspect *in, const struct kvr_proc *p)
 		break;
 	}
 	/* Nobody updates a copy on disk: ask for the process itself. */
-	if (in->snapshot && (!in->same_boot || kvr_process_start_time(p->pid) != p->start_time))
+	if (in->on_disk && (!in->same_boot || kvr_process_start_time(p->pid) != p->start_time))
 		return -1;
 	return 1;
+}
+
+static void liveness(const struct kvr_inspect *in, uint32_t rank, const struct kvr_proc *page,
+		     struct kvr_inspect_proc *p)
+{
+	struct kvr_peer peer;
+
+	kvr_peer_read(page, rank, &peer);
+	memcpy(p->phase, peer.phase, sizeof p->phase);
+	if (in->saved) { /* what became of them since then is not shown */
+		const struct kvr_saved_proc *s =
+			&in->saved->proc[rank == KVR_LEADER ? KVR_MAX_RANKS : rank];
+
+		p->alive = s->alive;
+		p->gone = s->gone;
+		p->peer = s->peer;
+		return;
+	}
+	p->alive = alive(in, page);
+	p->gone = peer.gone;
+	p->peer = p->alive < 0 ? (uint32_t)KVR_PEER_DEAD : peer.state;
 }
 
 int kvr_inspect_proc(struct kvr_inspect *inspect, uint32_t rank, struct kvr_inspect_proc *ret_proc)
@@ -283,22 +295,16 @@ int kvr_inspect_proc(struct kvr_inspect *inspect, uint32_t rank, struct kvr_insp
 		struct kvr_rank_page rank;
 		struct kvr_proc proc;
 	} page;
-	const struct kvr_layout *l = &inspect->layout;
 	struct kvr_inspect_proc p = { .rank = rank };
-	struct kvr_peer peer;
-	int err = rank == KVR_LEADER ? 0 : check_rank(inspect, "kvr_inspect_proc", rank);
+	int err = kvr_inspect_check_proc(inspect, "kvr_inspect_proc", rank);
 
 	if (!err)
-		err = read_page(inspect, rank == KVR_LEADER ? l->leader : kvr_layout_rank(l, rank),
-				&page);
+		err = kvr_inspect_page(inspect, rank, &page);
 	if (err)
 		return err;
 	p.pid = page.proc.pid;
 	p.state = page.proc.state;
-	p.alive = alive(inspect, &page.proc);
-	kvr_peer_read(&page.proc, rank, &peer);
-	p.peer = p.alive < 0 ? (uint32_t)KVR_PEER_DEAD : peer.state;
-	memcpy(p.phase, peer.phase, sizeof p.phase);
+	liveness(inspect, rank, &page.proc, &p);
 	p.in_call = page.proc.in_call;
 	p.call_channel = page.proc.call_arg;
 	p.call_ns = page.proc.call_ns;
@@ -356,25 +362,42 @@ static int read_cursors(struct kvr_inspect *in, uint32_t channel, uint32_t rank,
 	return 0;
 }
 
+/* Up to which message of a channel ranks may act. */
+static int read_watermark(struct kvr_inspect *in, uint32_t channel, uint64_t *ret)
+{
+	const struct kvr_layout *l = &in->layout;
+	uint64_t at = channel * sizeof(uint64_t), new_epoch, fence;
+	int err = read_at(in, ret, sizeof *ret,
+			  l->leader + offsetof(struct kvr_leader_page, watermark[0]) + at);
+
+	if (!err)
+		err = read_at(in, &new_epoch, sizeof new_epoch, l->takeover);
+	if (err || !new_epoch)
+		return err;
+	err = read_at(in, &fence, sizeof fence,
+		      l->takeover + offsetof(struct kvr_seg_takeover, watermark[0]) + at);
+	if (!err)
+		*ret = kvr_min(*ret, fence);
+	return err;
+}
+
 static int read_ring(struct kvr_inspect *in, uint32_t channel, uint32_t rank, struct ring_copy *ret)
 {
 	const struct kvr_layout *l = &in->layout;
 	uint64_t off = kvr_layout_ring(l, channel, rank), ctl = 0;
-	int err = scratch(in, l->ring_bytes);
+	int err = kvr_inspect_scratch(in, l->ring_bytes);
 
 	if (!err)
 		err = read_cursors(in, channel, rank, ret);
 	if (!err)
 		err = read_at(in, in->scratch, l->ring_bytes, off + KVR_RING_CTL);
-	if (!err)
+	if (!err && in->saved)
+		ctl = in->saved->later[channel][rank];
+	else if (!err)
 		err = read_at(in, &ctl, sizeof ctl, off);
 	if (!err)
 		ret->later_cells = kvr_near(ret->published_cells, (uint32_t)(ctl >> 32));
-	if (!err)
-		err = read_at(in, &ret->watermark, sizeof(uint64_t),
-			      l->leader + offsetof(struct kvr_leader_page, watermark[0]) +
-				      channel * sizeof(uint64_t));
-	return err;
+	return err ? err : read_watermark(in, channel, &ret->watermark);
 }
 
 struct walk {
@@ -477,7 +500,7 @@ static void walk_find(void *arg, const struct kvr_ring_msg *msg, uint64_t pos)
 static int published_ns(struct kvr_inspect *in, uint32_t channel, uint64_t number, uint64_t *ret_ns)
 {
 	uint32_t max = in->layout.events;
-	int err = read_recorder(in, in->layout.leader_rec);
+	int err = kvr_inspect_recorder(in, KVR_LEADER);
 	struct kvr_event *events;
 
 	if (err)
@@ -509,8 +532,10 @@ int kvr_inspect_channel(struct kvr_inspect *inspect, uint32_t channel, uint32_t 
 		if (!err)
 			kvr_ring_walk(inspect->scratch, inspect->layout.ring_bytes,
 				      ring.published_cells, walk_find, &f);
-		if (!err && f.number)
+		if (!err && f.number && f.number <= ring.watermark) {
+			c.oldest_unread = f.number;
 			err = published_ns(inspect, channel, f.number, &c.oldest_unread_ns);
+		}
 	}
 	if (err)
 		return err;
@@ -520,92 +545,6 @@ int kvr_inspect_channel(struct kvr_inspect *inspect, uint32_t channel, uint32_t 
 	c.reader_cells = ring.reader_cells;
 	*ret_channel = c;
 	return 0;
-}
-
-/* An entry whose word was the same before and after the rest was copied. */
-static int read_op(struct kvr_inspect *in, uint32_t i, struct kvr_op_entry *e)
-{
-	uint64_t off = in->layout.leader_ops + i * sizeof *e, word;
-	int err;
-
-	for (int t = 0; t < TRIES; t++) {
-		err = read_at(in, &word, sizeof word, off);
-		if (err || word == e->word)
-			return err;
-		err = read_at(in, e, sizeof *e, off);
-		if (err)
-			return err;
-	}
-	return 0;
-}
-
-int kvr_inspect_ops(struct kvr_inspect *inspect, struct kvr_inspect_op *ret_ops, uint32_t max)
-{
-	uint32_t entries = inspect->layout.ops, n = 0;
-	size_t bytes = entries * sizeof(struct kvr_op_entry);
-	int err = scratch(inspect, bytes);
-
-	if (!err)
-		err = read_at(inspect, inspect->scratch, bytes, inspect->layout.leader_ops);
-	for (uint32_t i = 0; !err && i < entries && n < max; i++) {
-		struct kvr_op_entry e;
-		uint32_t stage;
-
-		memcpy(&e, inspect->scratch + i * sizeof e, sizeof e);
-		if (!kvr_word_gen(e.word))
-			continue;
-		err = read_op(inspect, i, &e);
-		stage = kvr_word_code(e.word);
-		if (err || stage < KVR_STAGE_BEGUN || stage >= KVR_STAGES ||
-		    (stage >= KVR_STAGE_END && !(e.need & ~e.acked)))
-			continue;
-		ret_ops[n++] = (struct kvr_inspect_op){
-			.request = { .id = e.request, .space = e.space, .attempt = e.attempt },
-			.entry = i,
-			.kind = e.kind,
-			.stage = stage,
-			.value = kvr_word_value(e.word),
-			.blocks = e.blocks,
-			.layered = e.flags & KVR_OP_LAYERED,
-			.layers = e.layers >> 32 == kvr_word_gen(e.word) ? (uint32_t)e.layers : 0,
-			.begun_ns = e.begun_ns,
-			.stage_ns = e.stage_ns,
-			.need = e.need,
-			.acked = e.acked
-		};
-	}
-	return err ? err : (int)n;
-}
-
-int kvr_inspect_events(struct kvr_inspect *inspect, uint32_t rank, int channel, uint32_t max,
-		       void (*fn)(void *arg, uint64_t ns, const char *line), void *arg)
-{
-	const struct kvr_layout *l = &inspect->layout;
-	struct kvr_event *events;
-	uint64_t now = kvr_now();
-	char line[256];
-	int err = 0;
-
-	if (rank == KVR_LEADER) {
-		err = read_recorder(inspect, l->leader_rec);
-	} else {
-		err = check_rank(inspect, "kvr_inspect_events", rank);
-		if (!err)
-			err = read_recorder(inspect, kvr_layout_rank(l, rank) + l->rank_rec);
-	}
-	if (err || !max)
-		return err;
-	max = (uint32_t)kvr_min(max, l->events);
-	events = calloc(max, sizeof *events);
-	if (!events)
-		return KVR_FAIL(-ENOMEM, "kvr_inspect_events: no memory for %u events", max);
-	max = kvr_recorder_last(inspect->scratch, l->events, channel, events, max);
-	for (uint32_t i = 0; i < max; i++) {
-		kvr_event_text(&events[i], now, line, sizeof line);
-		fn(arg, events[i].ns, line);
-	}
-	free(events);
-	return (int)max;
 }
 
 const char *kvr_inspect_state_name(uint32_t state)
@@ -618,37 +557,13 @@ const char *kvr_inspect_call_name(uint32_t call)
 	return kvr_call_name(call);
 }
 
-const char *kvr_inspect_op_name(uint32_t kind)
+const char *kvr_inspect_retired_name(uint32_t how)
 {
-	return kvr_op_kind_name(kind);
-}
+	static const char *const names[] = { [KVR_RETIRED_NOT] = "not retired",
+					     [KVR_RETIRED_DEAD] = "dead",
+					     [KVR_RETIRED_LEFT] = "left",
+					     [KVR_RETIRED_KILLED] = "killed",
+					     [KVR_RETIRED_FENCED] = "fenced" };
 
-struct list {
-	const char *dir;
-	void (*fn)(void *arg, const char *path);
-	void *arg;
-	int count;
-};
-
-static void list_one(void *arg, const char *file)
-{
-	char name[KVR_NAME_MAX], path[KVR_SHM_PATH];
-	enum kvr_shm_kind kind;
-	struct list *l = arg;
-	uint64_t epoch;
-
-	if (kvr_shm_parse(file, name, sizeof name, &kind, &epoch) ||
-	    (kind != KVR_SHM_SEGMENT && kind != KVR_SHM_RETIRED) ||
-	    kvr_shm_path(path, sizeof path, l->dir, name, kind, epoch))
-		return;
-	l->fn(l->arg, path);
-	l->count++;
-}
-
-int kvr_inspect_list(const char *dir, void (*fn)(void *arg, const char *path), void *arg)
-{
-	struct list l = { .dir = dir, .fn = fn, .arg = arg };
-	int err = kvr_shm_list(dir, list_one, &l);
-
-	return err < 0 ? err : l.count;
+	return how < KVR_ARRAY_LEN(names) ? names[how] : "?";
 }
