@@ -220,11 +220,15 @@ static inline void start_crowd(struct crowd *c)
 		publish_for_ever(c->name);
 }
 
-/* The ranks first: they would leave in good order when they saw their leader dead. */
+/* Stopped first: who saw another one dead would leave in good order. */
 static inline void kill_crowd(const struct crowd *c)
 {
 	const pid_t pids[] = { c->rank[0], c->rank[1], c->leader };
 
+	for (uint32_t i = 0; i < 3; i++) {
+		ck_assert_int_eq(kill(pids[i], SIGSTOP), 0);
+		ck_assert_int_eq(waitpid(pids[i], NULL, WUNTRACED), pids[i]);
+	}
 	for (uint32_t i = 0; i < 3; i++)
 		kill(pids[i], SIGKILL);
 	for (uint32_t i = 0; i < 3; i++)
