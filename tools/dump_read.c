@@ -1,60 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads everything that ring-dump shows of one group, and says in one line how it is. */
+/* Reads everything that ring-dump shows of one group. */
 #include <errno.h>
-#include <inttypes.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "dump.h"
 #include "kvring/err.h"
 
-#define OPS_MAX 65536u /* more a group cannot have */
-
-static uint64_t now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-const char *dump_alive(const struct kvr_inspect_proc *p)
-{
-	if (p->alive < 0)
-		return "died";
-	if (p->alive > 0)
-		return p->peer == KVR_PEER_STOPPED   ? "stopped"
-		       : p->peer == KVR_PEER_DUMPING ? "dumping"
-						     : "alive";
-	return kvr_inspect_state_name(p->state); /* absent, left */
-}
-
-const char *dump_age(const struct dump *d, uint64_t ns, char buf[32])
-{
-	double age = d->now_ns > ns ? (double)(d->now_ns - ns) : 0;
-
-	if (!ns || !d->group.same_boot)
-		return "-";
-	if (age < 1e6)
-		snprintf(buf, 32, "%.0f us", age / 1e3);
-	else if (age < 1e9)
-		snprintf(buf, 32, "%.1f ms", age / 1e6);
-	else
-		snprintf(buf, 32, "%.1f s", age / 1e9);
-	return buf;
-}
-
-const char *dump_tag(uint32_t tag, char buf[32])
-{
-	const char *name = kvr_tag_name(tag);
-
-	if (tag < KVR_TAG_USER && *name != '?')
-		return name;
-	snprintf(buf, 32, "%" PRIu32, tag);
-	return buf;
-}
+#define OPS_MAX 65536u	 /* more a group cannot have */
+#define DEEP_MAX 262144u /* messages that are looked at for a filter, of all rings of a channel */
+#define PIECE 1024u	 /* events that are read at a time */
 
 static int read_processes(struct kvr_inspect *in, struct dump *d)
 {
@@ -75,6 +30,73 @@ static int read_channels(struct kvr_inspect *in, struct dump *d)
 		for (uint32_t r = 0; !err && r < d->group.ranks; r++)
 			err = kvr_inspect_channel(in, c, r, &d->channel[c][r]);
 	return err;
+}
+
+/* The last calls of a log that the filter lets through. */
+static void add_calls(struct dump *d, const struct dump_want *want,
+		      const struct kvr_inspect_log *log, const struct kvr_inspect_call *calls,
+		      uint32_t n)
+{
+	uint32_t keep = 0, skip;
+
+	for (uint32_t i = 0; i < n; i++)
+		keep += dump_filter_request(&want->filter, &calls[i].request) != 0;
+	skip = keep > want->calls ? keep - want->calls : 0;
+	for (uint32_t i = 0; i < n; i++) {
+		if (!dump_filter_request(&want->filter, &calls[i].request))
+			continue;
+		if (skip)
+			skip--;
+		else
+			d->calls[d->call_count++] =
+				(struct dump_calls){ log->rank, log->kind, calls[i] };
+	}
+}
+
+static int read_log(struct kvr_inspect *in, struct dump *d, const struct dump_want *want,
+		    uint32_t rank, uint32_t kind, struct kvr_inspect_call *room, uint32_t max)
+{
+	struct kvr_inspect_log *log = &d->log[rank == DUMP_LEADER ? DUMP_LEADER_AT : rank][kind];
+	int got = kvr_inspect_log(in, rank, kind, log, room, max);
+
+	if (got > 0 && dump_filter_rank(&want->filter, rank))
+		add_calls(d, want, log, room, (uint32_t)got);
+	return got < 0 ? got : 0;
+}
+
+static int read_logs(struct kvr_inspect *in, struct dump *d, const struct dump_want *want)
+{
+	uint32_t logs = (d->group.ranks + 1) * KVR_ALIKE_KINDS;
+	uint32_t max = want->filter.by_request && want->calls ? DUMP_CALLS_MAX : want->calls;
+	struct kvr_inspect_call *room = calloc(max ? max : 1, sizeof *room);
+	int err = 0;
+
+	d->calls = calloc((size_t)logs * want->calls + 1, sizeof *d->calls);
+	if (!room || !d->calls)
+		err = -ENOMEM;
+	for (uint32_t kind = 0; kind < KVR_ALIKE_KINDS; kind++) {
+		if (!err)
+			err = read_log(in, d, want, DUMP_LEADER, kind, room, max);
+		for (uint32_t r = 0; !err && r < d->group.ranks; r++) {
+			int differs;
+
+			err = read_log(in, d, want, r, kind, room, max);
+			differs = err ? err : kvr_inspect_drift(in, r, kind, &d->drift[r][kind]);
+			if (differs > 0)
+				d->drifted[r] |= (uint8_t)(1u << kind);
+			err = differs < 0 ? differs : err;
+		}
+	}
+	free(room);
+	return err;
+}
+
+static int read_meets(struct kvr_inspect *in, struct dump *d)
+{
+	int got = kvr_inspect_meets(in, d->meets, DUMP_MEETS_MAX);
+
+	d->meet_count = got > 0 ? (uint32_t)got : 0;
+	return got < 0 ? got : 0;
 }
 
 static int by_number(const void *a, const void *b)
@@ -101,37 +123,79 @@ static uint32_t merge(struct dump_message *list, uint32_t n)
 	return out;
 }
 
-static int read_messages(struct kvr_inspect *in, struct dump *d, uint32_t max)
+static uint32_t select_messages(struct dump_message *list, uint32_t n, const struct dump_filter *f)
 {
-	struct kvr_inspect_message *ring = calloc(max, sizeof *ring);
-	struct dump_message *list = calloc((size_t)max * d->group.ranks, sizeof *list);
+	uint32_t out = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		if (dump_filter_request(f, &list[i].m.request) &&
+		    (f->tag < 0 || f->tag == list[i].m.tag) &&
+		    (f->rank < 0 || (f->rank < 64 && list[i].ranks >> f->rank & 1)))
+			list[out++] = list[i];
+	return out;
+}
+
+struct rings {
+	struct kvr_inspect_message *ring; /* of one rank, [max] */
+	struct dump_message *list;	  /* of all, [max x ranks] */
+	uint32_t max;
+};
+
+/* The rings of one channel. Returns the number of publishes in them, or -errno. */
+static int read_channel_messages(struct kvr_inspect *in, const struct dump *d, uint32_t channel,
+				 const struct rings *room)
+{
+	uint32_t n = 0;
 	int got = 0;
 
-	d->messages = calloc((size_t)max * KVR_CHANNELS, sizeof *d->messages);
-	if (!ring || !list || !d->messages)
+	for (uint32_t r = 0; got >= 0 && r < d->group.ranks; r++) {
+		if (!d->channel[channel][r].published)
+			continue;
+		got = kvr_inspect_messages(in, channel, r, room->ring, room->max);
+		for (int i = 0; i < got; i++) {
+			const struct kvr_inspect_message *m = &room->ring[i];
+
+			room->list[n++] = (struct dump_message){
+				.m = *m,
+				.ranks = 1ull << r,
+				.taken = m->read > 0 ? 1ull << r : 0,
+				.whole = m->read >= 0,
+			};
+		}
+	}
+	return got < 0 ? got : (int)merge(room->list, n);
+}
+
+static int read_messages(struct kvr_inspect *in, struct dump *d, const struct dump_want *want)
+{
+	const struct dump_filter *f = &want->filter;
+	int deep = f->by_request || f->tag >= 0 || f->rank >= 0;
+	uint32_t max = deep ? DEEP_MAX / d->group.ranks : want->messages;
+	struct rings room = { .max = max };
+	int got = 0;
+
+	room.max = max < d->group.ring_bytes / 64 ? max : d->group.ring_bytes / 64;
+	room.ring = calloc(room.max, sizeof *room.ring);
+	room.list = calloc((size_t)room.max * d->group.ranks, sizeof *room.list);
+	d->messages = calloc((size_t)want->messages * KVR_CHANNELS, sizeof *d->messages);
+	if (!room.ring || !room.list || !d->messages)
 		got = -ENOMEM;
 	for (uint32_t c = 0; got >= 0 && c < KVR_CHANNELS; c++) {
-		uint32_t n = 0, keep;
+		uint32_t n, keep;
 
-		for (uint32_t r = 0; got >= 0 && r < d->group.ranks; r++) {
-			if (!d->channel[c][r].published)
-				continue;
-			got = kvr_inspect_messages(in, c, r, ring, max);
-			for (int i = 0; i < got; i++)
-				list[n++] = (struct dump_message){ .m = ring[i],
-								   .ranks = 1ull << r,
-								   .taken = ring[i].read > 0
-										    ? 1ull << r
-										    : 0,
-								   .whole = ring[i].read >= 0 };
-		}
-		n = merge(list, n);
-		keep = n < max ? n : max;
-		memcpy(d->messages + d->message_count, list + (n - keep), keep * sizeof *list);
+		if (!dump_filter_channel(f, c))
+			continue;
+		got = read_channel_messages(in, d, c, &room);
+		if (got < 0)
+			break;
+		n = select_messages(room.list, (uint32_t)got, f);
+		keep = n < want->messages ? n : want->messages;
+		memcpy(d->messages + d->message_count, room.list + (n - keep),
+		       keep * sizeof *room.list);
 		d->message_count += keep;
 	}
-	free(ring);
-	free(list);
+	free(room.ring);
+	free(room.list);
 	return got < 0 ? got : 0;
 }
 
@@ -147,43 +211,51 @@ static int read_ops(struct kvr_inspect *in, struct dump *d)
 	return got < 0 ? got : 0;
 }
 
-struct add {
-	struct dump *d;
-	uint32_t who;
-};
-
-static void add_event(void *arg, uint64_t ns, const char *line)
+/* The last `max` events of one process that the filter lets through, in any order. */
+static int read_recorder(struct kvr_inspect *in, const struct dump_want *want, uint32_t rank,
+			 struct kvr_inspect_event *list, uint32_t max)
 {
-	struct add *a = arg;
-	struct dump_event *e = &a->d->events[a->d->event_count++];
+	const struct dump_filter *f = &want->filter;
+	int deep = f->by_request || f->tag >= 0 || f->channel >= 0;
+	struct kvr_inspect_event piece[PIECE];
+	uint64_t next = 0, count, n = 0;
+	int got = kvr_inspect_event_count(in, rank, &count);
 
-	e->ns = ns;
-	e->who = a->who;
-	snprintf(e->line, sizeof e->line, "%s", line);
+	if (!got && !deep && count > max)
+		next = count - max;
+	while (got >= 0 && next < count) {
+		uint64_t before = next;
+
+		got = kvr_inspect_events_next(in, rank, &next, piece, PIECE);
+		for (int i = 0; i < got; i++)
+			if (dump_filter_event(f, &piece[i]))
+				list[n++ % max] = piece[i];
+		if (next <= before) /* a count that went back: somebody writes nonsense */
+			break;
+	}
+	return got < 0 ? got : (int)(n < max ? n : max);
 }
 
-static int by_time(const void *a, const void *b)
+static int read_events(struct kvr_inspect *in, struct dump *d, const struct dump_want *want)
 {
-	const struct dump_event *x = a, *y = b;
-
-	return x->ns < y->ns ? -1 : x->ns > y->ns;
-}
-
-static int read_events(struct kvr_inspect *in, struct dump *d, uint32_t max)
-{
+	uint32_t max = want->events;
 	uint32_t each = max < d->group.events ? max : d->group.events;
-	struct add a = { d, DUMP_LEADER };
-	int got;
+	int got = 0;
 
 	d->events = calloc((size_t)each * (d->group.ranks + 1), sizeof *d->events);
 	if (!d->events)
 		return -ENOMEM;
-	got = kvr_inspect_events(in, DUMP_LEADER, -1, each, add_event, &a);
-	for (a.who = 0; got >= 0 && a.who < d->group.ranks; a.who++)
-		got = kvr_inspect_events(in, a.who, -1, each, add_event, &a);
+	for (uint32_t r = 0; got >= 0 && r <= d->group.ranks; r++) {
+		uint32_t who = r < d->group.ranks ? r : DUMP_LEADER;
+
+		if (!dump_filter_rank(&want->filter, who))
+			continue;
+		got = read_recorder(in, want, who, d->events + d->event_count, each);
+		d->event_count += got > 0 ? (uint32_t)got : 0;
+	}
 	if (got < 0)
 		return got;
-	qsort(d->events, d->event_count, sizeof *d->events, by_time);
+	qsort(d->events, d->event_count, sizeof *d->events, dump_by_time);
 	if (d->event_count > max) {
 		memmove(d->events, d->events + (d->event_count - max), max * sizeof *d->events);
 		d->event_count = max;
@@ -191,144 +263,57 @@ static int read_events(struct kvr_inspect *in, struct dump *d, uint32_t max)
 	return 0;
 }
 
-struct line {
-	char *text;
-	size_t size, used;
-};
-
-static void __attribute__((format(printf, 2, 3))) say(struct line *l, const char *fmt, ...)
+/* What the leader's recorder says about its last tick. */
+static int read_tick(struct kvr_inspect *in, struct dump *d)
 {
-	va_list ap;
-	int n;
+	struct kvr_inspect_event e[PIECE];
+	uint64_t next = 0, count;
+	int got = kvr_inspect_events_next(in, DUMP_LEADER, &next, e, 1);
 
-	va_start(ap, fmt);
-	n = vsnprintf(l->text + l->used, l->size - l->used, fmt, ap);
-	va_end(ap);
-	if (n > 0)
-		l->used += (size_t)n < l->size - l->used ? (size_t)n : l->size - l->used - 1;
+	d->oldest_event_ns = got > 0 ? e[0].ns : 0;
+	if (got >= 0)
+		got = kvr_inspect_event_count(in, DUMP_LEADER, &count);
+	if (got < 0)
+		return got;
+	next = count > PIECE ? count - PIECE : 0;
+	got = kvr_inspect_events_next(in, DUMP_LEADER, &next, e, PIECE);
+	for (int i = 0; i < got; i++)
+		if (e[i].result >= 0 && !strcmp(kvr_inspect_event_name(e[i].kind), "CALL") &&
+		    !strcmp(kvr_inspect_call_name(e[i].call), "check_completed"))
+			d->tick_ns = e[i].ns;
+	return got < 0 ? got : 0;
 }
 
-/* "ranks 1 and 3", "3 ranks" when there are many: the set of those that `is` says yes to. */
-static uint32_t say_ranks(struct line *l, const struct dump *d, int32_t alive, const char *what)
-{
-	uint32_t n = 0, said = 0;
-
-	for (uint32_t r = 0; r < d->group.ranks; r++)
-		n += d->rank[r].alive == alive && d->rank[r].pid;
-	if (!n)
-		return 0;
-	say(l, "%s%s", l->used ? "; " : "", n == 1 ? "rank" : "ranks");
-	for (uint32_t r = 0; r < d->group.ranks && said < 8; r++)
-		if (d->rank[r].alive == alive && d->rank[r].pid)
-			say(l, "%s %" PRIu32 " (pid %" PRIu32 ")", said++ ? "," : "", r,
-			    d->rank[r].pid);
-	if (n > said)
-		say(l, " and %" PRIu32 " more", n - said);
-	say(l, " %s", what);
-	return n;
-}
-
-/* Alive, and yet it does nothing. */
-static void say_still(struct line *l, const struct kvr_inspect_proc *p)
-{
-	if (p->alive <= 0 || (p->peer != KVR_PEER_STOPPED && p->peer != KVR_PEER_DUMPING))
-		return;
-	if (p->rank == DUMP_LEADER)
-		say(l, "; the leader");
-	else
-		say(l, "; rank %" PRIu32, p->rank);
-	say(l, " (pid %" PRIu32 ") is %s", p->pid, kvr_peer_state_name(p->peer));
-}
-
-static void say_lag(struct line *l, const struct dump *d)
-{
-	const struct kvr_inspect_channel *worst = NULL;
-	char age[32];
-
-	for (uint32_t c = 0; c < KVR_CHANNELS; c++)
-		for (uint32_t r = 0; r < d->group.ranks; r++)
-			if (!worst || dump_lag(&d->channel[c][r]) > dump_lag(worst))
-				worst = &d->channel[c][r];
-	if (!worst || !dump_lag(worst))
-		return;
-	say(l, "; rank %" PRIu32 " is %" PRIu64 " messages behind on %s", worst->rank,
-	    dump_lag(worst), kvr_channel_name(worst->channel));
-	if (worst->oldest_unread_ns)
-		say(l, " (the oldest is %s old)", dump_age(d, worst->oldest_unread_ns, age));
-}
-
-static void say_leader(struct line *l, const struct dump *d)
-{
-	const char *name = kvr_inspect_state_name(d->group.state);
-	char age[32];
-
-	if (d->leader.alive < 0)
-		say(l, "leader (pid %" PRIu32 ") died", d->leader.pid);
-	else if (d->leader.alive == 0)
-		say(l, "leader (pid %" PRIu32 ") is gone (%s)", d->leader.pid, name);
-	if (!strcmp(name, "failed")) {
-		say(l, "%sthe leader ended the epoch: %s", l->used ? "; " : "",
-		    kvr_strerror(d->group.cause));
-		if (d->group.blamed < d->group.ranks)
-			say(l, " (rank %" PRIu32 ")", d->group.blamed);
-	}
-	if (d->group.retired_by)
-		say(l, "%sretired: epoch %" PRIu64 " replaced it", l->used ? "; " : "",
-		    d->group.retired_by);
-	if (!l->used)
-		return;
-	if (d->leader.progress_ns)
-		say(l, "; leader last active %s ago", dump_age(d, d->leader.progress_ns, age));
-}
-
-static void verdict(struct dump *d)
-{
-	struct line l = { d->verdict, sizeof d->verdict, 0 };
-	uint32_t n = 0, attached = 0;
-	char age[32];
-
-	if (!d->group.same_boot)
-		say(&l, "a segment from before the machine restarted");
-	say_leader(&l, d);
-	n = say_ranks(&l, d, -1, "died");
-	if (l.used) {
-		d->status = DUMP_DEAD;
-		if (say_ranks(&l, d, 1, "still alive") + n == 0)
-			say(&l, "; no rank was attached");
-	} else {
-		for (uint32_t r = 0; r < d->group.ranks; r++)
-			attached += d->rank[r].alive > 0;
-		say(&l, "all alive: leader and %" PRIu32 " of %" PRIu32 " ranks", attached,
-		    d->group.ranks);
-	}
-	say(&l, "; tick %" PRIu64, d->group.tick_done);
-	if (d->status == DUMP_OK && d->leader.progress_ns)
-		say(&l, "; leader active %s ago", dump_age(d, d->leader.progress_ns, age));
-	say_still(&l, &d->leader);
-	for (uint32_t r = 0; r < d->group.ranks; r++)
-		say_still(&l, &d->rank[r]);
-	say_lag(&l, d);
-}
-
-int dump_read(struct kvr_inspect *inspect, const char *path, uint32_t messages, uint32_t events,
+int dump_read(struct kvr_inspect *inspect, const char *path, const struct dump_want *want,
 	      struct dump *d)
 {
 	int err;
 
 	memset(d, 0, sizeof *d);
 	snprintf(d->path, sizeof d->path, "%s", path);
+	d->stall_ns = want->stall_ns;
+	d->views = want->views;
+	d->filter = want->filter;
 	err = read_processes(inspect, d);
 	if (!err)
 		err = read_channels(inspect, d);
-	if (!err && messages)
-		err = read_messages(inspect, d, messages);
+	if (!err)
+		err = read_logs(inspect, d, want);
+	if (!err)
+		err = read_meets(inspect, d);
+	if (!err && want->messages)
+		err = read_messages(inspect, d, want);
 	if (!err)
 		err = read_ops(inspect, d);
-	if (!err && events)
-		err = read_events(inspect, d, events);
-	d->now_ns = now();
 	if (!err)
-		verdict(d);
+		err = read_tick(inspect, d);
+	if (!err && want->events)
+		err = read_events(inspect, d, want);
+	/* What was read last is the newest. */
+	if (!err && !d->group.saved_unix_ns)
+		d->group.now_ns = kvr_deadline(0);
+	if (!err)
+		dump_judge(d);
 	return err;
 }
 
@@ -337,4 +322,9 @@ void dump_free(struct dump *d)
 	free(d->ops);
 	free(d->messages);
 	free(d->events);
+	free(d->calls);
+	d->ops = NULL;
+	d->messages = NULL;
+	d->events = NULL;
+	d->calls = NULL;
 }

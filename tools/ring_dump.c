@@ -2,202 +2,246 @@
 /*
  * ring-dump: looks into a group from outside. It opens the segment read-only, reads with pread,
  * takes no lock and registers nothing, so it cannot disturb; and it works when nobody is left to
- * answer.
+ * answer. (--gc alone changes anything: see dump_gc.c.)
  */
 #include <errno.h>
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "dump.h"
+#include "dump_options.h"
 #include "kvring/err.h"
-#include "kvring/version.h"
 
-static const char usage[] =
-	"usage: ring-dump [--dir DIR] [options] [NAME|FILE]\n"
-	"Shows a kvring group, live or dead, without disturbing it; without a name, lists the groups.\n"
-	"\n"
-	"NAME is a group's name; FILE, with a '/' in it (./FILE), is a segment, also a retired or saved\n"
-	"one.\n"
-	"\n"
-	"  --dir DIR       where the segments are (/dev/shm)\n"
-	"  --messages N    the last N messages of each channel (8)\n"
-	"  --events N      the last N events of all flight recorders (16)\n"
-	"  --json          one JSON object\n"
-	"  --help, --version\n"
-	"\n"
-	"Exit status: 0 shown and alive; 2 shown, and its leader or a rank is dead or a newer epoch\n"
-	"exists; 3 it cannot be read; 64 wrong usage.\n";
-
-struct options {
-	const char *dir;
-	const char *what;
-	uint32_t messages;
-	uint32_t events;
-	int json;
-};
-
-struct list {
-	const struct options *o;
-	int count;
-	int status;
-};
-
-static int number(const char *option, const char *text, uint32_t max, uint32_t *ret)
+static const struct dump_want *summary(const struct dump_options *o)
 {
-	char *end;
-	unsigned long v;
+	static struct dump_want want;
 
-	errno = 0;
-	v = strtoul(text, &end, 10);
-	if (*text < '0' || *text > '9' || *end || errno || v > max) {
-		fprintf(stderr, "ring-dump: --%s %s: a number from 0 to %u is needed\n", option,
-			text, (unsigned)max);
-		return DUMP_USAGE;
-	}
-	*ret = (uint32_t)v;
-	return 0;
+	want = (struct dump_want){ .filter = DUMP_EVERYTHING, .stall_ns = o->want.stall_ns };
+	return &want;
 }
 
-/* -1: go on; else exit with it. */
-static int parse(int argc, char **argv, struct options *o)
+static const char *sentence(int err)
 {
-	static const struct option table[] = {
-		{ "dir", required_argument, NULL, 'd' },
-		{ "messages", required_argument, NULL, 'm' },
-		{ "events", required_argument, NULL, 'e' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'v' },
-		{ NULL, 0, NULL, 0 },
-	};
-	int c, err = 0;
-
-	while (!err && (c = getopt_long(argc, argv, "", table, NULL)) != -1) {
-		switch (c) {
-		case 'd':
-			o->dir = optarg;
-			break;
-		case 'm':
-			err = number("messages", optarg, DUMP_MESSAGES_MAX, &o->messages);
-			break;
-		case 'e':
-			err = number("events", optarg, DUMP_EVENTS_MAX, &o->events);
-			break;
-		case 'j':
-			o->json = 1;
-			break;
-		case 'h':
-			fputs(usage, stdout);
-			return 0;
-		case 'v':
-			puts("ring-dump (kvring) " KVR_VERSION_STRING);
-			return 0;
-		default:
-			fputs(usage, stderr);
-			return DUMP_USAGE;
-		}
-	}
-	if (!err && argc - optind > 1) {
-		fprintf(stderr, "ring-dump: one group at a time: '%s' is too many\n",
-			argv[optind + 1]);
-		err = DUMP_USAGE;
-	}
-	o->what = optind < argc ? argv[optind] : NULL;
-	return err ? err : -1;
+	return err == -ENOMEM ? "out of memory" : kvr_explain();
 }
 
-static void list_one(void *arg, const char *path)
+/* Looks at one segment. 0 or -errno; dump_free() in any case. */
+static int look(const char *path, const struct dump_want *want, struct dump *d)
 {
-	static struct dump d; /* large */
-	struct list *l = arg;
 	struct kvr_inspect *in;
 	int err = kvr_inspect_open(path, &in);
-	char why[1024] = "";
 
-	memset(&d, 0, sizeof d);
-	if (!err) {
-		err = dump_read(in, path, 0, 0, &d);
-		kvr_inspect_close(in);
-	}
-	if (err == -ENOENT) /* it ended in between */
-		return;
+	memset(d, 0, sizeof *d);
 	if (err)
-		snprintf(why, sizeof why, "%s", kvr_explain());
-	(l->o->json ? dump_list_json : dump_list_text)(&d, path, err ? why : NULL, !l->count,
-						       stdout);
-	/* Retired segments are kept on purpose and say nothing about the present. */
-	if (!err && !d.group.retired_by && d.status && !l->status)
-		l->status = d.status;
-	l->count++;
-	dump_free(&d);
+		return err;
+	err = dump_read(in, path, want, d);
+	kvr_inspect_close(in);
+	return err;
 }
 
-static int list(const struct options *o)
+static int worse(int a, int b)
 {
-	struct list l = { o, 0, DUMP_OK };
+	return a > b ? a : b;
+}
+
+/* --- all groups ------------------------------------------------------------------------------ */
+
+static int list(const struct dump_options *o, const struct dump_paths *all)
+{
+	static struct dump d; /* large */
+	int status = DUMP_FINE, shown = 0;
 
 	if (o->json)
 		fputs("{\"groups\":[", stdout);
-	if (kvr_inspect_list(o->dir, list_one, &l) < 0) {
-		fprintf(stderr, "ring-dump: %s\n", kvr_explain());
-		return DUMP_UNREADABLE;
+	for (uint32_t i = 0; i < all->count; i++) {
+		int err = look(all->path[i], summary(o), &d);
+
+		if (err != -ENOENT) /* else it ended in between */
+			(o->json ? dump_list_json : dump_list_text)(
+				&d, all->path[i], err ? sentence(err) : NULL, !shown++, stdout);
+		/* Retired segments are kept on purpose and say nothing about the present. */
+		if (!err && !d.group.retired_by)
+			status = worse(status, d.status);
+		dump_free(&d);
 	}
 	if (o->json)
 		fputs("]}\n", stdout);
-	else if (!l.count)
+	else if (!shown)
 		printf("no groups of uid %u in %s\n", (unsigned)geteuid(),
 		       o->dir ? o->dir : "/dev/shm");
-	return l.status;
+	return status;
 }
 
-/* Without '/' it is a group's name, whatever lies in the current directory. */
-static int open_what(const struct options *o, struct kvr_inspect **ret_in, char *ret_path,
-		     size_t size)
+/* A line for each current group. */
+static int check_all(const struct dump_options *o, const struct dump_paths *all)
 {
-	snprintf(ret_path, size, "%s", o->what);
-	if (strchr(o->what, '/'))
-		return kvr_inspect_open(o->what, ret_in);
-	snprintf(ret_path, size, "%s/kvr-%u-%s", o->dir ? o->dir : "/dev/shm", (unsigned)geteuid(),
-		 o->what);
-	return kvr_inspect_open_name(o->dir, o->what, ret_in);
+	static struct dump d; /* large */
+	int status = DUMP_FINE, shown = 0;
+
+	for (uint32_t i = 0; i < all->count; i++) {
+		int err = look(all->path[i], summary(o), &d);
+
+		if (!err && !d.group.retired_by) {
+			printf("%s: %s\n", d.group.name, d.verdict);
+			status = worse(status, d.status);
+			shown++;
+		} else if (err && err != -ENOENT) {
+			printf("%s: cannot read: %s\n", all->path[i], sentence(err));
+			status = DUMP_UNREADABLE;
+			shown++;
+		}
+		dump_free(&d);
+	}
+	if (!shown)
+		printf("no groups of uid %u in %s\n", (unsigned)geteuid(),
+		       o->dir ? o->dir : "/dev/shm");
+	return status;
 }
 
-static int show(const struct options *o)
+/* All at the same time: each name comes once. */
+static int prom_all(const struct dump_options *o, const struct dump_paths *all)
+{
+	struct dump **groups = calloc(all->count + 1, sizeof(struct dump *));
+	uint32_t n = 0, unreadable = 0;
+	int err = groups ? 0 : -ENOMEM;
+
+	for (uint32_t i = 0; !err && i < all->count; i++) {
+		struct dump *d = calloc(1, sizeof *d);
+		int looked = d ? look(all->path[i], summary(o), d) : -ENOMEM;
+
+		if (looked == -ENOMEM)
+			err = looked;
+		else if (looked && looked != -ENOENT)
+			unreadable++;
+		if (!looked && !d->group.retired_by) {
+			groups[n++] = d;
+			continue;
+		}
+		if (d)
+			dump_free(d);
+		free(d);
+	}
+	if (!err)
+		dump_prom((const struct dump *const *)groups, n, unreadable, stdout);
+	else
+		fprintf(stderr, "ring-dump: out of memory\n");
+	while (n) {
+		dump_free(groups[--n]);
+		free(groups[n]);
+	}
+	free(groups);
+	return err ? DUMP_UNREADABLE : DUMP_FINE;
+}
+
+static int all_groups(const struct dump_options *o)
+{
+	struct dump_paths all;
+	int err = dump_paths(o->dir, &all), status = DUMP_UNREADABLE;
+
+	if (err)
+		fprintf(stderr, "ring-dump: %s\n", sentence(err));
+	else if (o->mode == DUMP_CHECK)
+		status = check_all(o, &all);
+	else if (o->mode == DUMP_PROM)
+		status = prom_all(o, &all);
+	else
+		status = list(o, &all);
+	free(all.path);
+	return status;
+}
+
+/* --- one group ------------------------------------------------------------------------------- */
+
+static int unreadable(const struct dump_options *o, int err)
+{
+	int file = err == -ENOENT && !strchr(o->what, '/') && !access(o->what, F_OK);
+
+	if (o->mode == DUMP_CHECK)
+		printf("%s: cannot read: %s\n", o->what, sentence(err));
+	else if (err == -ENOENT && !strchr(o->what, '/'))
+		fprintf(stderr, "ring-dump: no group '%s': %s%s%s\n", o->what, kvr_explain(),
+			file ? "; for the file say ./" : "", file ? o->what : "");
+	else
+		fprintf(stderr, "ring-dump: %s\n", sentence(err));
+	return DUMP_UNREADABLE;
+}
+
+static int print(const struct dump_options *o, const struct dump *d)
+{
+	switch (o->mode) {
+	case DUMP_CHECK:
+		printf("%s: %s\n", d->group.name, d->verdict);
+		return d->status;
+	case DUMP_VERDICT:
+		puts(d->verdict);
+		return d->status;
+	case DUMP_PROM:
+		dump_prom(&d, 1, 0, stdout);
+		return DUMP_FINE;
+	default:
+		(o->json ? dump_json : dump_text)(d, stdout);
+		return d->status;
+	}
+}
+
+static int one_group(const struct dump_options *o)
 {
 	static struct dump d; /* large */
 	struct kvr_inspect *in;
 	char path[4096];
-	int err = open_what(o, &in, path, sizeof path);
+	int err = dump_open(o, &in, path, sizeof path), status;
 
-	if (err == -ENOENT && !strchr(o->what, '/')) {
-		fprintf(stderr, "ring-dump: no group '%s': %s%s%s\n", o->what, kvr_explain(),
-			access(o->what, F_OK) ? "" : "; for the file say ./",
-			access(o->what, F_OK) ? "" : o->what);
+	if (err)
+		return unreadable(o, err);
+	err = dump_read(in, path, o->mode == DUMP_SHOW ? &o->want : summary(o), &d);
+	status = err ? unreadable(o, err) : print(o, &d);
+	kvr_inspect_close(in);
+	dump_free(&d);
+	return status;
+}
+
+static int save(const struct dump_options *o)
+{
+	struct kvr_inspect *in;
+	char path[4096];
+	int err = dump_open(o, &in, path, sizeof path);
+
+	if (err)
+		return unreadable(o, err);
+	err = kvr_inspect_save(in, o->save, o->force);
+	kvr_inspect_close(in);
+	if (err) {
+		fprintf(stderr, "ring-dump: %s%s\n", kvr_explain(),
+			err == -EEXIST ? " (--force)" : "");
 		return DUMP_UNREADABLE;
 	}
-	if (!err) {
-		err = dump_read(in, path, o->messages, o->events, &d);
-		kvr_inspect_close(in);
+	printf("%s saved to %s\n", path, o->save);
+	return DUMP_FINE;
+}
+
+static int run(const struct dump_options *o)
+{
+	switch (o->mode) {
+	case DUMP_WATCH:
+		return dump_watch(o);
+	case DUMP_FOLLOW:
+		return dump_follow(o);
+	case DUMP_SAVE:
+		return save(o);
+	case DUMP_GC:
+		return dump_gc(o);
+	default:
+		return o->what ? one_group(o) : all_groups(o);
 	}
-	if (!err)
-		(o->json ? dump_json : dump_text)(&d, stdout);
-	else if (err == -ENOMEM)
-		fprintf(stderr, "ring-dump: out of memory\n");
-	else
-		fprintf(stderr, "ring-dump: %s\n", kvr_explain());
-	dump_free(&d);
-	return err ? DUMP_UNREADABLE : d.status;
 }
 
 int main(int argc, char **argv)
 {
-	struct options o = { .messages = 8, .events = 16 };
-	int status = parse(argc, argv, &o);
+	struct dump_options o;
+	int status = dump_options(argc, argv, &o);
 
 	if (status < 0)
-		status = o.what ? show(&o) : list(&o);
+		status = run(&o);
 	if (fflush(stdout) || ferror(stdout)) {
 		fprintf(stderr, "ring-dump: cannot write: %s\n", kvr_strerror(errno));
 		return DUMP_UNREADABLE;

@@ -6,7 +6,7 @@
  */
 #include "fuzz.h"
 
-#include "../../tools/dump.h"
+#include "../../tools/dump_table.h"
 #include "expect.h"
 #include "kvring/inspect.h"
 
@@ -192,7 +192,8 @@ static void look_ops(struct script *s, const struct handle *h)
 	must_end(h, rc, h->l.leader_rec);
 	for (i = 0; i < rc; i++) {
 		must(o[i].entry < h->l.ops && (!i || o[i].entry > o[i - 1].entry));
-		must(o[i].stage >= KVR_STAGE_BEGUN && o[i].stage < KVR_STAGE_END);
+		must(o[i].stage >= KVR_STAGE_BEGUN && o[i].stage < KVR_STAGES);
+		must(o[i].stage < KVR_STAGE_END || o[i].need & ~o[i].acked);
 	}
 	free(o);
 }
@@ -227,6 +228,96 @@ static void look_events(struct script *s, const struct handle *h)
 	else
 		must_end(h, rc, recorder_end(&h->l, rank));
 	must(told == (rc < 0 ? 0 : (uint32_t)rc));
+}
+
+static void look_next(struct script *s, const struct handle *h)
+{
+	uint32_t rank = any_rank(s), max = 80 - script_u8(s) % 81;
+	struct kvr_inspect_event *e = malloc(max * sizeof *e);
+	uint64_t next = script_u8(s) % 2 ? script_u8(s) : script_u64(s), from = next;
+	char text[256];
+	int i, rc;
+
+	must(e);
+	look_begin(s);
+	rc = look_end(kvr_inspect_events_next(h->in, rank, &next, e, max), max);
+	if (rank >= h->l.ranks && rank != DUMP_LEADER)
+		must(rc == -EINVAL);
+	else
+		must(rc >= 0 || rc == -EBADMSG);
+	must(next >= from);
+	for (i = 0; i < rc; i++) {
+		must(e[i].rank == rank && e[i].index >= from && e[i].index < next);
+		must(!i || e[i].index > e[i - 1].index);
+		kvr_inspect_event_text(&e[i], text, sizeof text);
+		check_text(text, sizeof text);
+		must(*text);
+	}
+	free(e);
+}
+
+static void look_meets(struct script *s, const struct handle *h)
+{
+	uint32_t max = 40 - script_u8(s) % 41;
+	struct kvr_inspect_meet *m = malloc(max * sizeof *m);
+	int i, rc;
+
+	must(m);
+	look_begin(s);
+	rc = look_end(kvr_inspect_meets(h->in, m, max), max);
+	must(rc >= 0 || rc == -EBADMSG);
+	for (i = 0; i < rc; i++) {
+		must(m[i].ranks && (h->l.ranks == 64 || !(m[i].ranks >> h->l.ranks)));
+		must(!(m[i].arrived & ~m[i].ranks) && m[i].values < 256);
+		must(m[i].with_leader <= 1 && m[i].leader_arrived <= m[i].with_leader);
+		must(m[i].round || !m[i].arrived);
+	}
+	free(m);
+}
+
+static void look_logs(struct script *s, const struct handle *h)
+{
+	uint32_t rank = any_rank(s), kind = script_u8(s) % (KVR_ALIKES + 1);
+	uint32_t max = 40 - script_u8(s) % 41;
+	struct kvr_inspect_call *c = malloc(max * sizeof *c);
+	struct kvr_inspect_drift drift;
+	struct kvr_inspect_log log;
+	int i, rc, bad = kind == KVR_ALIKES || (rank >= h->l.ranks && rank != DUMP_LEADER);
+
+	must(c);
+	look_begin(s);
+	rc = look_end(kvr_inspect_log(h->in, rank, kind, &log, c, max), max);
+	must(bad ? rc == -EINVAL : rc >= 0 || rc == -EBADMSG);
+	for (i = 0; i < rc; i++)
+		must(c[i].index < log.count && log.count - c[i].index < h->l.window &&
+		     (!i || c[i].index > c[i - 1].index));
+	must(rc < 0 || !log.last_known || log.last.index == log.count - 1);
+	look_begin(s);
+	rc = look_end(kvr_inspect_drift(h->in, rank, kind, &drift), 1);
+	must(bad || rank == DUMP_LEADER ? rc == -EINVAL : rc >= 0 || rc == -EBADMSG);
+	must(rc != 1 || (drift.rank == rank && drift.kind == kind && drift.exact <= 1));
+	free(c);
+}
+
+/* A copy shows what the file showed; or the copying failed, and left nothing. */
+static void look_save(struct script *s, const struct handle *h)
+{
+	char copy[KVR_SHM_PATH + 8];
+	struct kvr_inspect *in;
+	struct stat st;
+	int rc;
+
+	snprintf(copy, sizeof copy, "%s/copy", seg_dir);
+	look_begin(s);
+	rc = look_end(kvr_inspect_save(h->in, copy, 0), 0);
+	must(!rc || rc == -EBADMSG);
+	must((stat(copy, &st) == 0) == !rc);
+	if (rc)
+		return;
+	rc = kvr_inspect_open(copy, &in);
+	must(!rc);
+	kvr_inspect_close(in);
+	must(!unlink(copy));
 }
 
 /* --- JSON ---------------------------------------------------------------------------------- */
@@ -364,17 +455,42 @@ static void page_close(struct page *p, int json)
 
 static struct dump dump; /* large */
 
+static struct dump_want any_want(struct script *s)
+{
+	struct dump_want w = { .views = script_u8(s),
+			       .messages = 24 - script_u8(s) % 25,
+			       .events = 80 - script_u8(s) % 81,
+			       .calls = script_u8(s) % 20,
+			       .filter = DUMP_EVERYTHING,
+			       .stall_ns = script_u8(s) % 2 ? script_u64(s) : 0 };
+	uint8_t how = script_u8(s);
+
+	if (how & 1)
+		w.filter.channel = script_u8(s) % KVR_CHANNELS;
+	if (how & 2)
+		w.filter.tag = script_u8(s);
+	if (how & 4)
+		w.filter.rank = any_rank(s);
+	if (how & 8) {
+		w.filter.by_request = 1;
+		w.filter.request = script_u8(s);
+	}
+	return w;
+}
+
 static void look_dump(struct script *s, struct kvr_inspect *in)
 {
-	uint32_t messages = 24 - script_u8(s) % 25, events = 80 - script_u8(s) % 81;
+	const struct dump *all[] = { &dump };
+	struct dump_want want = any_want(s);
+	static struct dump_counts before; /* of whatever was looked at last */
 	struct page p;
 	int rc;
 
 	look_begin(s);
-	rc = look_end(dump_read(in, path, messages, events, &dump), 0);
+	rc = look_end(dump_read(in, path, &want, &dump), 0);
 	must(!rc || rc == -EBADMSG);
 	if (!rc) {
-		must(*dump.verdict && (dump.status == DUMP_OK || dump.status == DUMP_DEAD));
+		must(*dump.verdict && dump.status >= DUMP_FINE && dump.status <= DUMP_OVER);
 		check_text(dump.verdict, sizeof dump.verdict);
 		page_open(&p);
 		dump_text(&dump, p.out);
@@ -382,6 +498,14 @@ static void look_dump(struct script *s, struct kvr_inspect *in)
 		page_open(&p);
 		dump_json(&dump, p.out);
 		page_close(&p, 1);
+		page_open(&p);
+		dump_prom(all, 1, 0, p.out);
+		page_close(&p, 0);
+		page_open(&p);
+		dump_table(&dump, &before, 80, 5, 1000000000u, p.out);
+		dump_table_events(&dump, 20, p.out);
+		page_close(&p, 0);
+		dump_counts(&dump, &before);
 	}
 	dump_free(&dump);
 }
@@ -394,6 +518,7 @@ struct listing {
 /* As ring-dump does it. */
 static void list_one(void *arg, const char *each)
 {
+	const struct dump_want none = { .filter = DUMP_EVERYTHING };
 	struct listing *l = arg;
 	struct kvr_inspect *in;
 	int rc = kvr_inspect_open(each, &in);
@@ -401,7 +526,7 @@ static void list_one(void *arg, const char *each)
 	must(!strcmp(each, path));
 	memset(&dump, 0, sizeof dump);
 	if (!rc) {
-		rc = dump_read(in, each, 0, 0, &dump);
+		rc = dump_read(in, each, &none, &dump);
 		kvr_inspect_close(in);
 	}
 	must(rc <= 0);
@@ -520,6 +645,17 @@ static void look(struct script *s, struct handle *h)
 		spend(PAGES);
 		look_dump(s, h->in);
 		break;
+	case 11:
+		look_next(s, h);
+		break;
+	case 12:
+		look_meets(s, h);
+		look_logs(s, h);
+		break;
+	case 13:
+		spend(PAGES);
+		look_save(s, h);
+		break;
 	default:
 		file_change(s);
 		break;
@@ -540,6 +676,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		look_events(&s, &h);
 		look_messages(&s, &h);
 		look_ops(&s, &h);
+		look_next(&s, &h);
+		look_meets(&s, &h);
+		look_logs(&s, &h);
 		if (size % 4 == 0)
 			look_dump(&s, h.in);
 		while (s.left && budget)
