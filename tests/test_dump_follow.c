@@ -156,9 +156,13 @@ START_TEST(test_filters)
 
 	start(&l, ranks);
 	follow("--rank", "1");
-	for (uint64_t i = 1; i <= 20; i++)
+	for (uint64_t i = 1; i <= 20; i++) { /* a recorder holds few: one at a time */
+		char text[64];
+
 		must(publish(&l, 0, 300, i, NULL, 0));
-	await("rank 1  TAKE channel USER0 number 20 ");
+		snprintf(text, sizeof text, "rank 1  TAKE channel USER0 number %u ", (unsigned)i);
+		await(text);
+	}
 	leave(&l);
 	reap(ranks, 2);
 	ck_assert_int_eq(ended(), 0);

@@ -28,11 +28,11 @@
  * each call it uses the leader's handle first and the rank's second; for load_wait the rank's
  * alone.
  *
- * Lookups, stores, loads, prefetches, decisions and resets are to be made alike by all processes: the
- * same requests, each kind in the same order. Polls are not, nor waits, releases and aborts. Each
- * process logs its calls in shared memory, a rank compares them with its leader's, and the first
- * difference is kept in its page: ring-dump --check tells of it before anything hangs. A call that
- * is made again since its answer did not come (-EINTR, -EAGAIN, -ETIMEDOUT) counts once.
+ * Lookups, stores, loads, prefetches, decisions and resets are to be made alike by all processes:
+ * the same requests, each kind in the same order. Polls are not, nor waits, releases and aborts.
+ * Each process logs its calls in shared memory, a rank compares them with its leader's, and the
+ * first difference is kept in its page: ring-dump --check tells of it before anything hangs. A call
+ * that is made again since its answer did not come (-EINTR, -EAGAIN, -ETIMEDOUT) counts once.
  *
  * One thread at a time may use a handle. Deadlines are absolute (kvr_deadline()). -EINTR: call
  * again with the same arguments.
