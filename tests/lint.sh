@@ -23,7 +23,7 @@ code="$lib $(existing include/*.h) $public $(existing tools/*.[ch] bench/*.[ch] 
 code="$code $(existing tests/*.[ch] tests/*/*.[ch] tests/*/*.cpp)"
 scripts=$(existing tests/*.sh tests/*/*.sh bench/*.sh .ci/run)
 prose=$(existing ./*.md ./*/*.md)
-written="$code $scripts Makefile $(existing tests/*.py bench/*.py tools/*.py)"
+written="$code $scripts Makefile $(existing tests/*.py bench/*.py tools/*.py man/*)"
 
 # --- C sources: one pass over all of them -----------------------------------------------------
 # The table of layers. A name in lib/ or include/kvring/ belongs to the noun it equals or begins
