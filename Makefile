@@ -20,6 +20,8 @@ PREFIX     ?= /usr/local
 BINDIR     ?= $(PREFIX)/bin
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+MANDIR     ?= $(PREFIX)/share/man
+AWK        ?= awk
 WERROR     ?=
 SAN        :=
 T          := *
@@ -100,13 +102,30 @@ quote = '$(subst ','\'',$(1))'
 .SECONDARY:
 .DELETE_ON_ERROR:
 .PHONY: all everything deps deps-ci run check check-asan check-tsan check-install check-arm64 \
-	check-arm64-run bench stress fuzz fuzz-run model lint format install uninstall clean \
-	help FORCE
+	check-arm64-run bench stress fuzz fuzz-run model lint format man install uninstall \
+	clean help FORCE
 
-all: $(STATIC) $(SHARED) $(TOOL_BIN)         ## the library (static, shared) and the tools
+all: $(STATIC) $(SHARED) $(TOOL_BIN) $(B)/man/made ## the library (static, shared), tools, man pages
 everything: all $(TEST_BIN) $(STRESS_BIN) $(BENCH_BIN) ## also tests, stress programs and benches
 
 everything: $(call objs,$(FUZZ_SRC) tests/arm64/check.c) # these compile everywhere
+
+# Manual pages: section 3 from the headers, with a name for each call; others are written by hand.
+MAN_SRC := $(wildcard man/*.[1-9])
+MAN_DIR := $(sort man3 $(foreach f,$(MAN_SRC),$(patsubst .%,man%,$(suffix $(f)))))
+MAN_AWK  = $(AWK) -v version=$(VERSION) -f man/text.awk -f
+man: $(B)/man/made                           ## the manual pages: man -l build/man/man3/kvr_group.3
+# The directories themselves: a header or a page may be gone.
+MAN_DEP := $(HEADERS) $(MAN_SRC) $(wildcard man/*.awk README.md include/kvring/. man/.)
+$(B)/man/made: $(MAN_DEP) | $(FIRST)
+	$(call say,MAN,$(@D))
+	$(Q)rm -rf $(@D) && mkdir -p $(MAN_DIR:%=$(@D)/%)
+	$(Q)$(MAN_AWK) man/header.awk -v see='$(notdir $(MAN_SRC))' -v dir=$(@D) $(HEADERS)
+	$(Q)for f in $(MAN_SRC); do $(MAN_AWK) man/page.awk -v readme=README.md $$f \
+		>$(@D)/man$${f##*.}/$${f##*/} || exit 1; done
+	$(Q)touch $@
+MAN_FILES = $(foreach f,$(MAN_SRC),$(patsubst .%,man%,$(suffix $(f)))/$(notdir $(f))) \
+	$(shell $(MAN_AWK) man/header.awk -v list=1 $(HEADERS))
 
 # Flags that changed rebuild everything: no stale mixture in one directory.
 $(B)/flags: INC := # not that of the object that asks first
@@ -217,8 +236,10 @@ model:                                       ## memory order and waiting, by mod
 	@$(if $(T_MODEL),,echo "make: no tests/model/NAME.sh for T='$(T)'" >&2; exit 1)
 	$(Q)failed=0; for s in $(T_MODEL); do \
 		B=$(call quote,$(B)) CC=$(call quote,$(CC)) sh $$s || failed=1; done; exit $$failed
-lint: $(SHARED)                              ## layers, order letters, exports, headers, lengths
-	$(Q)CC=$(call quote,$(CC)) SHARED=$(call quote,$(SHARED)) sh tests/lint.sh
+lint: $(SHARED) $(B)/man/made                ## layers, order letters, exports, headers, man pages
+	$(Q)failed=0; CC=$(call quote,$(CC)) SHARED=$(call quote,$(SHARED)) sh tests/lint.sh || \
+		failed=1; CC=$(call quote,$(CC)) B=$(call quote,$(B)) sh tests/man.sh || failed=1; \
+		exit $$failed
 format:                                      ## clang-format 14 in place
 	clang-format -i $(wildcard include/*.h include/*/*.h lib/*.[ch] t*/*.[ch] t*/*/*.[ch]* \
 		bench/*.[ch]*)
@@ -260,8 +281,9 @@ deps-ci: | $(filter deps,$(FIRST))           ## also what lint and .ci/run use (
 	$(call apt,$(PACKAGES_CI),$(NEED_CI))
 
 # --- install: uninstall removes exactly what install put there ----------------------------------
-install: all                                 ## honours DESTDIR, PREFIX, LIBDIR, INCLUDEDIR, BINDIR
-	$(INSTALL) -d $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(INCLUDEDIR)/$(NAME) $(BINDIR))
+install: all                                 ## honours DESTDIR, PREFIX, LIBDIR, MANDIR and so on
+	$(INSTALL) -d $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(INCLUDEDIR)/$(NAME) $(BINDIR) \
+		$(MAN_DIR:%=$(MANDIR)/%))
 	$(INSTALL) -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)/
 	$(INSTALL) -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)/
 	ln -sf lib$(NAME).so.$(VERSION) $(DESTDIR)$(LIBDIR)/lib$(NAME).so.$(SOVER)
@@ -272,11 +294,14 @@ install: all                                 ## honours DESTDIR, PREFIX, LIBDIR,
 		-e 's|@VERSION@|$(VERSION)|' lib/$(NAME).pc.in \
 		>$(DESTDIR)$(LIBDIR)/pkgconfig/$(NAME).pc
 	$(if $(TOOL_BIN),$(INSTALL) -m 755 $(TOOL_BIN) $(DESTDIR)$(BINDIR)/)
+	for d in $(sort $(dir $(MAN_FILES))); do \
+		$(INSTALL) -m 644 $(B)/man/$$d* $(DESTDIR)$(MANDIR)/$$d || exit 1; done
 uninstall:                                   ## removes exactly what install put there
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,lib$(NAME).a lib$(NAME).so lib$(NAME).so.$(SOVER) \
 		lib$(NAME).so.$(VERSION) pkgconfig/$(NAME).pc)
 	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/,$(NAME).h $(HEADERS:include/%=%))
 	rm -f $(addprefix $(DESTDIR)$(BINDIR)/,$(TOOLS))
+	rm -f $(addprefix $(DESTDIR)$(MANDIR)/,$(MAN_FILES))
 	-rmdir $(DESTDIR)$(INCLUDEDIR)/$(NAME) 2>/dev/null || :
 
 clean:                                       ## removes the build directory
@@ -285,6 +310,6 @@ help:                                        ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t18
 	@echo "Variables: V=1 B=dir T ARGS SEED ROUNDS WERROR=-Werror CC CFLAGS CPPFLAGS LDFLAGS"
 	@echo "           FUZZ_SECONDS FUZZ_ARGS FUZZ_CC ARM64=aarch64-linux-gnu- QEMU=qemu-aarch64"
-	@echo "           PREFIX LIBDIR INCLUDEDIR BINDIR DESTDIR"
+	@echo "           PREFIX LIBDIR INCLUDEDIR BINDIR MANDIR DESTDIR AWK"
 
 -include $(wildcard $(B)/*/*.d $(B)/tests/*/*.d)

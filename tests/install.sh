@@ -47,6 +47,14 @@ no_files() {
 	left=$(find "$1" -not -type d)
 	[ -z "$left" ] || { echo "still there: $left"; return 1; }
 }
+pages() { # a manual page for each call, found by its name where there is a man
+	sed -n 's/^\t\(kvr_[a-z0-9_]*\);$/\1/p' lib/kvring.map | while read -r call; do
+		[ -f "$1/man3/$call.3" ] || echo "no man3/$call.3"
+	done | grep . && return 1
+	command -v man >/dev/null || return 0
+	man -M "$1" 3 kvr_connector_lookup | grep 'KVR_CONNECTOR(3)' &&
+		man -M "$1" 7 kvring | grep 'KVRING(7)'
+}
 says() { # pkg-config file, text that it must hold, text that it must not hold
 	cat "$1"
 	grep -qF "$2" "$1" && ! grep -qF "$3" "$1"
@@ -62,6 +70,7 @@ check "$program runs (static)" timeout 60 "$root/static"
 for tool in "$prefix"/bin/*; do
 	[ ! -e "$tool" ] || check "${tool##*/} --help" timeout 60 "$tool" --help
 done
+check "manual pages" pages "$prefix/share/man"
 check "make uninstall PREFIX=..." make B="$B" PREFIX="$prefix" uninstall
 check "nothing stayed" no_files "$prefix"
 
