@@ -248,7 +248,7 @@ format:                                      ## clang-format 14 in place
 PACKAGES    := gcc libc6-dev pkg-config liburing-dev libnuma-dev libxxhash-dev check \
                libsubunit-dev python3
 PACKAGES_CI := g++ clang clang-format clang-tidy shellcheck libclang-rt-dev relacy-dev spin \
-               gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libck-dev libboost-dev
+               gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libck-dev libboost-dev groff-base mandoc
 APT := apt-get install -q -y --no-install-recommends
 define apt
 @missing=; \
@@ -274,7 +274,7 @@ $$as apt-get update -q; $$as env DEBIAN_FRONTEND=noninteractive $(APT)$$missing
 endef
 NEED    := gcc, libc headers, pkg-config, liburing, libnuma, xxhash, check, subunit, python3
 NEED_CI := g++, clang and its run-time libraries, clang-format, clang-tidy, shellcheck, \
-           relacy, spin, gcc for arm64, qemu-user, ck, boost
+           relacy, spin, gcc for arm64, qemu-user, ck, boost, groff, mandoc
 deps:                                        ## installs what is missing for run and check (apt)
 	$(call apt,$(PACKAGES),$(NEED))
 deps-ci: | $(filter deps,$(FIRST))           ## also what lint and .ci/run use (g++, clang tools)

@@ -271,7 +271,8 @@ grep -nwE "$words" $written $prose /dev/null |
 # shellcheck disable=SC2086
 awk '
 FNR == 1 { decl = ""; on = 0; inside = 0 }
-{ gsub(/\/\*[^*]*\*\//, "") }
+{ while (match($0, /\/\*/) && (k = index(substr($0, RSTART + 2), "*/")))
+	$0 = substr($0, 1, RSTART - 1) substr($0, RSTART + k + 3) }
 inside { if (!sub(/^.*\*\//, "")) next; inside = 0 }
 /\/\*/ { sub(/\/\*.*/, ""); inside = 1 }
 /^[ \t]*#/ { next }
