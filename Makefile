@@ -248,7 +248,8 @@ format:                                      ## clang-format 14 in place
 PACKAGES    := gcc libc6-dev pkg-config liburing-dev libnuma-dev libxxhash-dev check \
                libsubunit-dev python3
 PACKAGES_CI := g++ clang clang-format clang-tidy shellcheck libclang-rt-dev relacy-dev spin \
-               gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libck-dev libboost-dev groff-base mandoc
+               gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libck-dev libboost-dev \
+               groff-base mandoc
 APT := apt-get install -q -y --no-install-recommends
 define apt
 @missing=; \
