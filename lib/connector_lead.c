@@ -312,6 +312,10 @@ int kvr_lead_shutdown(struct kvr_connector *c, uint64_t deadline_ns)
 	if (!err)
 		err = kvr_channels_publish(c->channels, KVR_CH_CONTROL, 0, KVR_TAG_SHUTDOWN, NULL,
 					   told, sizeof told, deadline_ns);
+	if (!err) /* Y1, pairs with Y2 */
+		kvr_store_release(&kvr_group_leader_page(c->group)->ending, c->tick + 1);
+	for (uint32_t r = 0; !err && r < kvr_group_ranks(c->group); r++)
+		kvr_group_ring_rank(c->group, r);
 	if (!err)
 		err = kvr_group_wait(c->group, ranks_left, c, deadline_ns, "all ranks to leave");
 	return err > 0 ? 0 : err;

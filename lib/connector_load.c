@@ -240,8 +240,11 @@ int kvr_rank_load_wait_layer(struct kvr_connector *c, const struct kvr_request *
 		return bad_layer(c, op, (uint32_t)good, deadline_ns);
 	if (group >= op->layers)
 		op->layers = group + 1;
-	if (op->layers == c->config.shape.layer_groups && !op->voted)
-		bad_layer(c, op, op->n, 0); /* all of them are good: the vote, without a wait */
+	if (op->layers == c->config.shape.layer_groups && !op->voted) {
+		op->voted = 1;
+		op->good = op->n;
+		kvr_rank_answer(c, op, KVR_ACK_VERIFIED, op->n);
+	}
 	kvr_rank_fill(c, op, op->n, ret_blocks);
 	return (int)op->n;
 }

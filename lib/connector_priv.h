@@ -2,6 +2,10 @@
 /*
  * Shared by the connector's files: what travels on its channels, and a rank's memory of operations.
  * Everything a rank reads from a message was copied out of the ring and is bounded before use.
+ *
+ *   Y1 leader: store-release of `ending`, after    Y2 rank: load-acquire of it
+ *      its last tick and the announcement
+ *      without it: a rank that waits for a tick is told that there is none, and one is
  */
 #ifndef KVR_CONNECTOR_PRIV_H
 #define KVR_CONNECTOR_PRIV_H

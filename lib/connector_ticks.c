@@ -146,11 +146,9 @@ uint64_t kvr_rank_done(struct kvr_connector *c)
 /* The leader announced its end, after its last tick; this rank did not take the message yet. */
 static int end_announced(const struct kvr_connector *c)
 {
-	const struct kvr_rank_page *own = (const void *)c->group->own;
-
-	if (c->ended)
-		return 1;
-	return kvr_group_watermark(c->group, KVR_CH_CONTROL) > own->taken[KVR_CH_CONTROL];
+	/* Of one that another one replaces no word counts any more. Y2, pairs with Y1 */
+	return c->ended ||
+	       (kvr_load_acquire(&c->group->leader->ending) && kvr_group_untouched(c->group));
 }
 
 static int tick_ready(void *arg)

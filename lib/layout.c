@@ -110,7 +110,7 @@ uint64_t kvr_layout_hash(void)
 		AT(kvr_leader_page, quarantined_ops), AT(kvr_leader_page, quarantined_slots),
 		AT(kvr_leader_page, bulk_used), AT(kvr_leader_page, late),
 		AT(kvr_leader_page, duplicate), AT(kvr_leader_page, foreign),
-		AT(kvr_leader_page, meet),
+		AT(kvr_leader_page, ending), AT(kvr_leader_page, meet),
 		SIZE(kvr_rank_page), AT(kvr_rank_page, calls), AT(kvr_rank_page, taken),
 		AT(kvr_rank_page, cursor), AT(kvr_rank_page, meet), AT(kvr_rank_page, drift),
 		AT(kvr_rank_page, late), AT(kvr_rank_page, duplicate), AT(kvr_rank_page, foreign),

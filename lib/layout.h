@@ -240,7 +240,8 @@ struct kvr_leader_page {
 	uint64_t quarantined_slots;	/*  648  of the pool, not used again until it cannot */
 	uint64_t bulk_used; /*  656  bytes of the bulk area that a rank may still read */
 	uint64_t late, duplicate, foreign; /*  664  acknowledgements that were not applied */
-	uint64_t reserved0[10];		   /*  688 */
+	uint64_t ending;		   /*  688  0; or the last tick + 1: the end is announced */
+	uint64_t reserved0[9];		   /*  696 */
 	struct kvr_meet meet[KVR_MEETS];   /*  768 */
 	uint8_t reserved[4096 - 1792];	   /* 1792 */
 };
@@ -250,6 +251,7 @@ _Static_assert(offsetof(struct kvr_leader_page, watermark) == 256, "leader page"
 _Static_assert(offsetof(struct kvr_leader_page, calls) == 384, "leader page");
 _Static_assert(offsetof(struct kvr_leader_page, quarantined_ops) == 640, "leader page");
 _Static_assert(offsetof(struct kvr_leader_page, late) == 664, "leader page");
+_Static_assert(offsetof(struct kvr_leader_page, ending) == 688, "leader page");
 _Static_assert(offsetof(struct kvr_leader_page, meet) == 768, "leader page");
 
 struct kvr_rank_page {

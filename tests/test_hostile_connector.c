@@ -362,6 +362,7 @@ START_TEST(test_end_that_was_not_announced)
 	struct kvr_completion c[64];
 
 	leader_page()->watermark[KVR_CH_CONTROL] = 4;
+	leader_page()->ending = 1;
 	ck_assert_int_eq(done(0, KVR_NEXT, 0, c), -EBADMSG);
 	says("rank 0, channel CONTROL");
 	says("watermark is 4");
