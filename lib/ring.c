@@ -431,6 +431,16 @@ int kvr_ring_write(struct kvr_ring_writer *w, uint32_t tag, const void *data, ui
 	return 0;
 }
 
+int kvr_ring_passed(struct kvr_ring_writer *w, uint64_t pos)
+{
+	int err;
+
+	if ((int64_t)(w->reader - pos) >= 0)
+		return 1;
+	err = w->error ? cursor_error(w) : writer_refresh(w, 0);
+	return err ? err : (int64_t)(w->reader - pos) >= 0;
+}
+
 int kvr_ring_reader_init(struct kvr_ring_reader *r, const void *mem, uint32_t bytes,
 			 struct kvr_ring_cursor *cursor, uint64_t start)
 {
@@ -465,6 +475,12 @@ static inline int peek_nothing(struct kvr_ring_reader *r)
 	if (r->shown != r->released)
 		reader_show(r);
 	return 0;
+}
+
+void kvr_ring_show(struct kvr_ring_reader *r)
+{
+	if (r->shown != r->released)
+		reader_show(r);
 }
 
 /* The first evidence, again: what is in the ring now may be something else. */

@@ -2,7 +2,7 @@
 /*
  * kvr_ring_check(): an overwritten word is told from a message that is not there yet, and a healthy
  * ring never fails, wherever its writer stands. The last test stops a writer after each of its
- * instructions.
+ * instructions. And kvr_ring_passed(): what the reader gave back.
  */
 #include "harness.h"
 
@@ -329,6 +329,66 @@ START_TEST(test_writer_stopped_after_each_instruction)
 }
 END_TEST
 
+/* Bytes outside the ring may go when the reader passed their message: not before it says so. */
+START_TEST(test_reader_says_what_it_passed)
+{
+	uint64_t start = start_of(_i), end[CELLS];
+	struct test_ring t;
+	uint32_t i;
+
+	ring_open(&t, SMALL, start);
+	ck_assert_int_eq(kvr_ring_passed(&t.w, start), 1);
+	for (i = 0; i < 8; i++) {
+		send(&t, 1);
+		end[i] = t.w.published;
+		ck_assert_int_eq(kvr_ring_passed(&t.w, end[i]), 0);
+	}
+	receive(&t, 1);
+	ck_assert_int_eq(kvr_ring_passed(&t.w, end[0]), 0); /* a quarter of the ring later */
+	kvr_ring_show(&t.r);
+	ck_assert_int_eq(kvr_ring_passed(&t.w, end[0]), 1);
+	ck_assert_int_eq(kvr_ring_passed(&t.w, end[1]), 0);
+	ck_assert_int_eq(ring_take(&t, 8), 1);
+	kvr_ring_show(&t.r); /* peeked is not released */
+	ck_assert_int_eq(kvr_ring_passed(&t.w, end[1]), 0);
+	receive(&t, 3);
+	ck_assert_int_eq(kvr_ring_passed(&t.w, end[4]), 1);
+	ck_assert_int_eq(kvr_ring_passed(&t.w, end[5]), 0);
+	for (i = 0; i < 40; i++) { /* laps */
+		send(&t, 1);
+		ck_assert_int_eq(kvr_ring_passed(&t.w, t.w.published), 0);
+		receive(&t, 1);
+	}
+	ck_assert_int_eq(kvr_ring_passed(&t.w, end[7]), 1);
+	ck_assert_int_eq(kvr_ring_passed(&t.w, t.w.published), 0);
+	ring_close(&t);
+}
+END_TEST
+
+START_TEST(test_impossible_cursor_passed_nothing)
+{
+	struct test_ring t;
+	uint64_t pos;
+	int i;
+
+	ring_open(&t, SMALL, 0);
+	send(&t, 2);
+	receive(&t, 1);
+	kvr_ring_show(&t.r);
+	ck_assert_int_eq(kvr_ring_passed(&t.w, 1), 1);
+	pos = t.w.published;
+	t.cursor->pos = 3;
+	for (i = 0; i < 2; i++) {
+		ck_assert_int_eq(kvr_ring_passed(&t.w, pos), -EBADMSG);
+		says("cursor is at cell %llu;", 3);
+		t.cursor->pos = pos; /* sticky */
+	}
+	ck_assert_int_eq(kvr_ring_passed(&t.w, 1), 1); /* what was known before stays known */
+	ck_assert_int_eq(kvr_ring_write(&t.w, 1, "x", 1), -EBADMSG);
+	ring_close(&t);
+}
+END_TEST
+
 static Suite *make_suite(void)
 {
 	Suite *s = suite_create("ring_check");
@@ -338,10 +398,12 @@ static Suite *make_suite(void)
 			    4 * STARTS);
 	tcase_add_loop_test(t, test_overtaken_reader_finds_out, 0, STARTS);
 	tcase_add_loop_test(t, test_impossible_control_line_is_named, 0, STARTS);
+	tcase_add_test(t, test_impossible_cursor_passed_nothing);
 	suite_add_tcase(s, t);
 	t = tcase_create("healthy");
 	tcase_add_loop_test(t, test_reader_ahead_of_the_control_line_misses_nothing, 0, STARTS);
 	tcase_add_loop_test(t, test_what_is_not_committed_is_not_missed, 0, STARTS);
+	tcase_add_loop_test(t, test_reader_says_what_it_passed, 0, STARTS);
 	tcase_add_loop_test(t, test_writer_stopped_after_each_instruction, 0, STARTS);
 	suite_add_tcase(s, t);
 	return s;

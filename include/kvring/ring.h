@@ -136,6 +136,12 @@ KVR_API void kvr_ring_commit(struct kvr_ring_writer *w);
 KVR_API void kvr_ring_abort(struct kvr_ring_writer *w);
 /* put and commit. A failure publishes nothing, and leaves what was put before for a commit. */
 KVR_API int kvr_ring_write(struct kvr_ring_writer *w, uint32_t tag, const void *data, uint32_t len);
+/*
+ * Whether the reader gave back everything before `pos`, a value that `published` had after a
+ * commit: 1; 0: not yet, as far as it told; -EBADMSG (its cursor is impossible; sticky). For bytes
+ * outside the ring that a message points to: after 1 the reader does not look at them any more.
+ */
+KVR_API int kvr_ring_passed(struct kvr_ring_writer *w, uint64_t pos);
 
 /*
  * The next message that was not peeked yet: 1 and *ret_msg, 0 when there is none (in a stream, also
@@ -147,6 +153,8 @@ KVR_API int kvr_ring_peek(struct kvr_ring_reader *r, struct kvr_ring_msg *ret_ms
 /* Gives back everything peeked so far. The writer learns of it a quarter ring later, or at the
  * next peek that finds nothing. */
 KVR_API void kvr_ring_release(struct kvr_ring_reader *r);
+/* The writer may learn of it now: somebody may wait for less than a quarter ring. */
+KVR_API void kvr_ring_show(struct kvr_ring_reader *r);
 /* Forgets the peeks since the last release: the same messages come again. */
 KVR_API void kvr_ring_rewind(struct kvr_ring_reader *r);
 
