@@ -112,6 +112,8 @@ struct kvr_stashed *kvr_stash_find(struct kvr_stash *s, uint32_t tag,
 void kvr_stash_drop(struct kvr_stash *s, struct kvr_stashed *entry);
 /* Any message of this request, or NULL. */
 struct kvr_stashed *kvr_stash_of(struct kvr_stash *s, const struct kvr_request *request);
+/* The oldest message, if its number is not above this one; else NULL. */
+struct kvr_stashed *kvr_stash_upto(struct kvr_stash *s, uint64_t number);
 void kvr_stash_free(struct kvr_stash *s);
 
 /* channel_explain.c: each sets the sentence and returns the error. */

@@ -10,14 +10,22 @@
 
 #include "channel_priv.h"
 
+static struct kvr_stashed *oldest(const struct kvr_stash *s)
+{
+	struct kvr_stashed *found = NULL;
+
+	for (uint32_t i = 0; s->count && i < KVR_STASH; i++) {
+		struct kvr_stashed *e = &s->entries[i];
+
+		if (e->used && (!found || e->number < found->number))
+			found = e;
+	}
+	return found;
+}
+
 struct kvr_stashed *kvr_stash_full(struct kvr_stash *s)
 {
-	struct kvr_stashed *oldest = NULL;
-
-	for (uint32_t i = 0; s->count == KVR_STASH && i < KVR_STASH; i++)
-		if (!oldest || s->entries[i].number < oldest->number)
-			oldest = &s->entries[i];
-	return oldest;
+	return s->count == KVR_STASH ? oldest(s) : NULL;
 }
 
 static struct kvr_stashed *place(const struct kvr_stash *s)
@@ -85,6 +93,13 @@ struct kvr_stashed *kvr_stash_of(struct kvr_stash *s, const struct kvr_request *
 		if (s->entries[i].used && kvr_request_equal(&s->entries[i].request, request))
 			return &s->entries[i];
 	return NULL;
+}
+
+struct kvr_stashed *kvr_stash_upto(struct kvr_stash *s, uint64_t number)
+{
+	struct kvr_stashed *e = oldest(s);
+
+	return e && e->number <= number ? e : NULL;
 }
 
 void kvr_stash_free(struct kvr_stash *s)

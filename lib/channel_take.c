@@ -176,15 +176,20 @@ static void leaves(struct kvr_channels *c, uint32_t channel, const struct kvr_ar
 	kvr_store_relaxed(&kvr_group_own_page(c->g)->taken[channel], ++in->taken);
 }
 
+static struct kvr_message message(uint32_t channel, const struct kvr_arrival *a)
+{
+	return (struct kvr_message){ .channel = channel,
+				     .tag = a->tag,
+				     .number = a->head.number,
+				     .request = kvr_channels_request(&a->head),
+				     .data = a->data,
+				     .len = a->len };
+}
+
 static void deliver(struct kvr_channels *c, enum kvr_call call, uint32_t channel,
 		    const struct kvr_arrival *a, struct kvr_message *ret)
 {
-	struct kvr_message m = { .channel = channel,
-				 .tag = a->tag,
-				 .number = a->head.number,
-				 .request = kvr_channels_request(&a->head),
-				 .data = a->data,
-				 .len = a->len };
+	struct kvr_message m = message(channel, a);
 
 	leaves(c, channel, a);
 	KVR_POINT(take_peeked, channel);
@@ -448,6 +453,35 @@ int kvr_channels_forget(struct kvr_channels *channels, uint32_t channel,
 	for (n = 0; (e = kvr_stash_of(&in->stash, request)); n++)
 		drop(channels, channel, e);
 	return n;
+}
+
+int kvr_channels_forget_upto(struct kvr_channels *channels, uint32_t channel, uint64_t number)
+{
+	int n = 0, err = begin(channels, "kvr_channels_forget_upto", KVR_CALL_TAKE, channel);
+	struct kvr_inbox *in = &channels->inbox[channel < KVR_CHANNELS ? channel : 0];
+	struct kvr_stashed *e;
+	struct kvr_arrival a;
+
+	if (err)
+		return err;
+	for (; (e = kvr_stash_upto(&in->stash, number)); n++)
+		drop(channels, channel, e);
+	/* Numbers rise: what is to go stands in front. */
+	for (; (err = kvr_channels_front(channels, channel, &a)) == 1; n++) {
+		struct kvr_message m = message(channel, &a);
+
+		if (m.number > number) {
+			kvr_ring_rewind(&in->reader);
+			return n;
+		}
+		if (channels->dropped)
+			channels->dropped(channels->dropped_arg, &m);
+		leaves(channels, channel, &a);
+		give_back(channels, in);
+	}
+	if (!err && in->last < number)
+		err = kvr_channels_lost(channels, channel);
+	return err ? err : n;
 }
 
 void kvr_channels_on_wait(struct kvr_channels *channels, void (*fn)(void *arg), void *arg)

@@ -192,6 +192,42 @@ START_TEST(test_mismatch_tells_who_asked_too_often)
 }
 END_TEST
 
+static void numbers(void *arg, const struct kvr_message *m)
+{
+	uint64_t *seen = arg;
+
+	*seen = *seen * 10 + m->number;
+}
+
+START_TEST(test_forget_upto_drops_what_was_published_before)
+{
+	char name[KVR_NAME_MAX];
+	struct side l, r;
+	struct kvr_message m;
+	uint64_t seen = 0;
+
+	test_name(name, sizeof name, "channel");
+	must(lead(name, 2, &l));
+	must(join(name, 0, &r));
+	kvr_channels_on_drop(r.c, numbers, &seen);
+	ck_assert_int_eq(kvr_channels_forget_upto(r.c, KVR_CH_USER0, 7), 0);
+	for (uint32_t i = 1; i <= 8; i++)
+		must(publish(&l, i == 3 ? 2 : 0, KVR_TAG_USER, i, &i, sizeof i));
+	must(take_for(&r, KVR_TAG_USER, 4, &m)); /* 1 and 2 are stashed, 3 is another rank's */
+	ck_assert_int_eq(kvr_channels_forget_upto(r.c, KVR_CH_USER0, 0), 0);
+	ck_assert_int_eq(kvr_channels_forget_upto(r.c, KVR_CH_USER0, 1), 1);
+	ck_assert_int_eq(kvr_channels_forget_upto(r.c, KVR_CH_USER0, 6), 3);
+	ck_assert_int_eq(kvr_channels_forget_upto(r.c, KVR_CH_USER0, 6), 0);
+	ck_assert_uint_eq(seen, 1256);
+	ck_assert_int_eq(take_for(&r, KVR_TAG_USER, 2, &m), -EAGAIN);
+	must(take_for(&r, KVR_TAG_USER, 8, &m));
+	must(take_for(&r, KVR_TAG_USER, 7, &m));
+	ck_assert_uint_eq(r.g->proc->expired, 0);
+	leave(&r);
+	leave(&l);
+}
+END_TEST
+
 static void drained(void *arg, const struct kvr_message *m)
 {
 	tell(arg, m);
@@ -291,6 +327,7 @@ static Suite *suite(void)
 	tcase_add_test(t, test_timeout_says_what_was_awaited_and_what_both_did);
 	tcase_add_test(t, test_mismatch_is_explained_and_loses_nothing);
 	tcase_add_test(t, test_mismatch_tells_who_asked_too_often);
+	tcase_add_test(t, test_forget_upto_drops_what_was_published_before);
 	tcase_add_test(t, test_drain_takes_what_is_there);
 	tcase_add_test(t, test_impossible_messages_are_refused_and_stay_refused);
 	tcase_add_test(t, test_leader_that_ends_lets_ranks_drain_first);

@@ -88,8 +88,8 @@ KVR_API int kvr_channels_take_for(struct kvr_channels *channels, uint32_t channe
 				  const struct kvr_request *request, uint64_t deadline_ns,
 				  struct kvr_message *ret_message);
 
-/* Rank: fn is told of each stashed message that expires or is forgotten, before it is gone, from
- * within the call that drops it; it must not call on that channel. NULL: nobody. */
+/* Rank: fn is told of each message that expires or is forgotten, before it is gone, from within the
+ * call that drops it; it must not call on that channel. NULL: nobody. */
 KVR_API void kvr_channels_on_drop(struct kvr_channels *channels,
 				  void (*fn)(void *arg, const struct kvr_message *message),
 				  void *arg);
@@ -103,6 +103,15 @@ KVR_API void kvr_channels_on_wait(struct kvr_channels *channels, void (*fn)(void
  * Returns their number. */
 KVR_API int kvr_channels_forget(struct kvr_channels *channels, uint32_t channel,
 				const struct kvr_request *request);
+
+/*
+ * Rank: drops the messages up to this number (of the publish) that are stashed or in the ring, the
+ * oldest first: after a reset, whose message says how far the leader was on each channel, none of
+ * them is to answer anything. Returns their number, or -EBADMSG as take does, when some may be
+ * left. 0: none, but like each call on the channel it gives back the message that was taken last.
+ */
+KVR_API int kvr_channels_forget_upto(struct kvr_channels *channels, uint32_t channel,
+				     uint64_t number);
 
 /*
  * Rank: calls fn for every message that is there now, in order. Returns their number or -errno. fn
