@@ -50,7 +50,7 @@ static int leader_open(struct kvr_channels *c)
 				return err;
 		}
 	}
-	return 0;
+	return kvr_bulk_open(c);
 }
 
 static int rank_open(struct kvr_channels *c)
@@ -69,6 +69,7 @@ static int rank_open(struct kvr_channels *c)
 					   (void *)page->cursor[ch], 0);
 		if (err)
 			return err;
+		kvr_stash_init(&in->stash, c->max_payload, c->inline_payload);
 		snprintf(in->what, sizeof in->what, "a message on channel %s",
 			 kvr_channel_name(ch));
 	}
@@ -87,8 +88,9 @@ int kvr_channels_open(struct kvr_group *group, struct kvr_channels **ret_channel
 	if (!c)
 		return KVR_FAIL(-ENOMEM, "kvr_channels_open: no memory for %zu bytes", sizeof *c);
 	c->g = group;
-	c->max_payload = kvr_ring_max_payload(group->layout.ring_bytes) -
-			 (uint32_t)sizeof(struct kvr_msg_head);
+	c->inline_payload = kvr_ring_max_payload(group->layout.ring_bytes) -
+			    (uint32_t)sizeof(struct kvr_msg_head);
+	c->max_payload = (uint32_t)kvr_max(c->inline_payload, group->layout.bulk_bytes / 4);
 	err = group->rank == KVR_LEADER ? leader_open(c) : rank_open(c);
 	if (err) {
 		kvr_channels_close(c);
@@ -104,6 +106,7 @@ void kvr_channels_close(struct kvr_channels *channels)
 		return;
 	for (uint32_t ch = 0; ch < KVR_CHANNELS; ch++)
 		kvr_stash_free(&channels->inbox[ch].stash);
+	kvr_bulk_close(channels);
 	free(channels->writer);
 	free(channels);
 }
@@ -111,6 +114,11 @@ void kvr_channels_close(struct kvr_channels *channels)
 uint32_t kvr_channels_max_payload(const struct kvr_channels *channels)
 {
 	return channels->max_payload;
+}
+
+uint32_t kvr_channels_inline_payload(const struct kvr_channels *channels)
+{
+	return channels->inline_payload;
 }
 
 int kvr_channels_begin(const struct kvr_channels *c, const char *name, enum kvr_call call,
@@ -185,7 +193,9 @@ struct kvr_request kvr_channels_request(const struct kvr_msg_head *head)
 struct publish {
 	struct kvr_channels *c;
 	uint32_t channel, tag, len;
-	uint32_t full; /* the rank without room */
+	int bulk; /* the payload goes into the bulk area, and its offset there into the rings */
+	int bulk_full; /* that is where room was missing */
+	uint32_t full; /* the rank without room, or that holds up the bulk area */
 	uint64_t set;
 	void *to[KVR_MAX_RANKS]; /* where each copy goes */
 };
@@ -195,12 +205,6 @@ static struct kvr_ring_writer *writer_of(const struct publish *p, uint32_t rank)
 	return &p->c->writer[p->channel * p->c->g->layout.ranks + rank];
 }
 
-static int rank_left(const struct kvr_group *g, uint32_t rank)
-{
-	/* G2, pairs with G1 */
-	return kvr_load_acquire32(&kvr_group_rank_page(g, rank)->proc.state) == KVR_PROC_LEFT;
-}
-
 static void abort_all(const struct publish *p, uint64_t set)
 {
 	for (; set; set &= set - 1)
@@ -208,16 +212,22 @@ static void abort_all(const struct publish *p, uint64_t set)
 }
 
 /*
- * Reserves in every ring of the set: 1; or in none: 0. Only this thread fills the rings, so room
- * that was found stays, but a reservation would have to be remembered over the wait: it is dropped.
+ * Reserves in every ring of the set: 1; or in none: 0. Only this thread fills the rings and the
+ * bulk area, so room that was found stays, but a reservation would have to be remembered over the
+ * wait: it is dropped.
  */
 static int reserve_all(void *arg)
 {
 	struct publish *p = arg;
 	struct kvr_group *g = p->c->g;
-	uint32_t bytes = (uint32_t)sizeof(struct kvr_msg_head) + p->len;
+	uint32_t payload = p->bulk ? (uint32_t)sizeof(uint64_t) : p->len;
+	uint32_t bytes = (uint32_t)sizeof(struct kvr_msg_head) + payload;
 	uint64_t got = 0;
+	int room = p->bulk ? kvr_bulk_room(p->c, p->len, &p->full) : 1;
 
+	p->bulk_full = room != 1;
+	if (room != 1)
+		return room ? room : kvr_group_watch_ranks(g);
 	for (uint64_t rest = p->set; rest; rest &= rest - 1) {
 		uint32_t r = (uint32_t)__builtin_ctzll(rest);
 		int err = kvr_ring_reserve(writer_of(p, r), p->tag, bytes, &p->to[r]);
@@ -226,8 +236,7 @@ static int reserve_all(void *arg)
 			got |= 1ull << r;
 			continue;
 		}
-		/* Who left in good order reads nothing any more, and nobody waits for it. */
-		if ((err == -EAGAIN || err == -EBADMSG) && rank_left(g, r)) {
+		if ((err == -EAGAIN || err == -EBADMSG) && kvr_channels_left(g, r)) {
 			p->set &= ~(1ull << r);
 			continue;
 		}
@@ -245,24 +254,34 @@ static int reserve_all(void *arg)
  * Every copy, then the one word that makes them true for all. The event comes before that word:
  * whoever has the message also finds in the leader's recorder when it was published.
  */
-static void commit_all(struct publish *p, const struct kvr_msg_head *head, const void *data)
+static void commit_all(struct publish *p, struct kvr_msg_head *head, const void *data)
 {
 	struct kvr_message m = { .channel = p->channel,
 				 .tag = p->tag,
 				 .number = head->number,
 				 .request = kvr_channels_request(head) };
 	struct kvr_group *g = p->c->g;
-	uint64_t rest;
+	uint32_t len = p->len;
+	uint64_t rest, offset;
 
 	KVR_POINT(publish_reserved, p->channel);
+	if (p->bulk) {
+		offset = kvr_bulk_put(p->c, p->channel, p->set, head->number, data, len);
+		KVR_POINT(bulk_copied, p->channel);
+		head->bulk = len;
+		data = &offset;
+		len = sizeof offset;
+	}
 	for (rest = p->set; rest; rest &= rest - 1) {
 		uint32_t r = (uint32_t)__builtin_ctzll(rest);
 
 		memcpy(p->to[r], head, sizeof *head);
-		if (p->len)
-			memcpy((uint8_t *)p->to[r] + sizeof *head, data, p->len);
+		if (len)
+			memcpy((uint8_t *)p->to[r] + sizeof *head, data, len);
 		KVR_POINT(publish_copied, r);
 		kvr_ring_commit(writer_of(p, r));
+		if (p->bulk)
+			kvr_bulk_sent(p->c, r);
 	}
 	kvr_channels_record(g, KVR_EV_PUBLISH, KVR_CALL_PUBLISH, &m, p->set);
 	KVR_POINT(publish_committed, p->channel);
@@ -288,9 +307,11 @@ static int publish_check(const struct kvr_channels *c, uint32_t channel, uint64_
 	if (len > c->max_payload)
 		return KVR_FAIL(
 			-EMSGSIZE,
-			"kvr_channels_publish: channel %s: %u bytes; with rings of %u bytes a "
-			"message carries %u at most (kvr_group_opts.ring_bytes)",
-			kvr_channel_name(channel), len, c->g->layout.ring_bytes, c->max_payload);
+			"kvr_channels_publish: channel %s: %u bytes; a message carries %u at most "
+			"in rings of %u bytes (kvr_group_opts.ring_bytes), and %u in a bulk area "
+			"of %u bytes (kvr_group_opts.bulk_bytes)",
+			kvr_channel_name(channel), len, c->inline_payload, c->g->layout.ring_bytes,
+			c->g->layout.bulk_bytes / 4, c->g->layout.bulk_bytes);
 	return kvr_group_check(c->g);
 }
 
@@ -305,9 +326,12 @@ static int publish_room(struct publish *p, uint64_t deadline_ns)
 		return -EAGAIN;
 	if (!err)
 		err = kvr_channels_wait(p->c->g, KVR_CALL_PUBLISH, p->channel, reserve_all, p,
-					deadline_ns, "room in the ring of every rank");
+					deadline_ns,
+					p->bulk ? "room in the bulk area and every rank's ring"
+						: "room in the ring of every rank");
 	if (err == -ETIMEDOUT)
-		return kvr_explain_full(p->c, p->channel, p->full);
+		return p->bulk_full ? kvr_explain_bulk(p->c, p->full, p->len)
+				    : kvr_explain_full(p->c, p->channel, p->full);
 	return err < 0 ? err : 0;
 }
 
@@ -317,9 +341,12 @@ int kvr_channels_publish(struct kvr_channels *channels, uint32_t channel, uint64
 {
 	struct kvr_group *g = channels->g;
 	uint64_t all = ~0ull >> (64 - g->layout.ranks);
-	struct publish p = {
-		.c = channels, .channel = channel, .tag = tag, .len = len, .set = set ? set : all
-	};
+	struct publish p = { .c = channels,
+			     .channel = channel,
+			     .tag = tag,
+			     .len = len,
+			     .bulk = len > channels->inline_payload,
+			     .set = set ? set : all };
 	struct kvr_msg_head head = { 0 };
 	int err = publish_check(channels, channel, set & ~all, len);
 

@@ -24,22 +24,28 @@ static double ms_since(uint64_t ns)
 	return now > ns ? (double)(now - ns) / 1e6 : 0;
 }
 
-int kvr_explain_full(const struct kvr_channels *c, uint32_t channel, uint32_t rank)
+static const struct kvr_ring_writer *writer_of(const struct kvr_channels *c, uint32_t channel,
+					       uint32_t rank)
+{
+	return &c->writer[channel * c->g->layout.ranks + rank];
+}
+
+/* Messages that were published to this rank (rings start at 0). */
+static uint64_t sent_to(const struct kvr_channels *c, uint32_t channel, uint32_t rank)
+{
+	const struct kvr_ring_writer *w = writer_of(c, channel, rank);
+
+	return w->published - w->published_extra;
+}
+
+/* The end of the sentence about a rank that is waited for. */
+static int add_slow(const struct kvr_channels *c, uint32_t rank, uint64_t taken, uint64_t sent)
 {
 	const struct kvr_group *g = c->g;
-	const struct kvr_rank_page *page = kvr_group_rank_page(g, rank);
-	const struct kvr_ring_writer *w = &c->writer[channel * g->layout.ranks + rank];
-	uint64_t taken = kvr_load_relaxed(&page->taken[channel]);
-	uint64_t sent = w->published - w->published_extra; /* rings start at 0 */
-	uint64_t progress = kvr_load_relaxed(&page->proc.progress_ns);
+	uint64_t progress = kvr_load_relaxed(&kvr_group_rank_page(g, rank)->proc.progress_ns);
 	char who[256];
 
 	kvr_group_describe(g, rank, who, sizeof who);
-	KVR_FAIL(-ETIMEDOUT,
-		 "kvr_channels_publish: rank %u does not read channel %s: it is %llu messages and "
-		 "%llu bytes behind, in a ring of %u bytes",
-		 rank, kvr_channel_name(channel), (ull)(taken < sent ? sent - taken : 0),
-		 (ull)(w->published - w->reader) * KVR_RING_CELL, g->layout.ring_bytes);
 	if (taken > sent)
 		kvr_fail_more(0,
 			      " (its page says that it took %llu messages, and %llu were published "
@@ -53,6 +59,44 @@ int kvr_explain_full(const struct kvr_channels *c, uint32_t channel, uint32_t ra
 		      who);
 	kvr_group_add_unlinked(g);
 	return -ETIMEDOUT;
+}
+
+int kvr_explain_full(const struct kvr_channels *c, uint32_t channel, uint32_t rank)
+{
+	const struct kvr_ring_writer *w = writer_of(c, channel, rank);
+	const struct kvr_group *g = c->g;
+	uint64_t taken = kvr_load_relaxed(&kvr_group_rank_page(g, rank)->taken[channel]);
+	uint64_t sent = sent_to(c, channel, rank);
+
+	KVR_FAIL(-ETIMEDOUT,
+		 "kvr_channels_publish: rank %u does not read channel %s: it is %llu messages and "
+		 "%llu bytes behind, in a ring of %u bytes",
+		 rank, kvr_channel_name(channel), (ull)(taken < sent ? sent - taken : 0),
+		 (ull)(w->published - w->reader) * KVR_RING_CELL, g->layout.ring_bytes);
+	return add_slow(c, rank, taken, sent);
+}
+
+int kvr_explain_bulk(const struct kvr_channels *c, uint32_t rank, uint32_t len)
+{
+	const struct kvr_bulk *b = &c->bulk;
+	uint64_t i = b->tail & (b->extents - 1);
+	const struct kvr_extent *e = &b->extent[i];
+	const struct kvr_group *g = c->g;
+	uint64_t taken = kvr_load_relaxed(&kvr_group_rank_page(g, rank)->taken[e->channel]);
+	uint64_t sent = sent_to(c, e->channel, rank);
+	int took = taken >= b->at[i * g->layout.ranks + rank].sent;
+
+	KVR_FAIL(-ETIMEDOUT,
+		 "kvr_channels_publish: rank %u does not read channel %s: it %s message %llu of %u "
+		 "bytes, published %.1f ms ago, which is the oldest of %llu in the bulk area of %u "
+		 "bytes (kvr_group_opts.bulk_bytes), and there is no room for %u; it is %llu "
+		 "messages behind there",
+		 rank, kvr_channel_name(e->channel),
+		 took ? "took and has not given back (its next call on the channel does)"
+		      : "has not taken",
+		 (ull)e->number, e->len, ms_since(e->ns), (ull)(b->head - b->tail), b->bytes, len,
+		 (ull)(taken < sent ? sent - taken : 0));
+	return add_slow(c, rank, taken, sent);
 }
 
 static const void *recorder_of(const struct kvr_group *g, uint32_t rank)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of channels: channel.c opens and publishes (the leader's half), channel_take.c takes (a
- * rank's half), channel_stash.c keeps messages that were met before anybody asked for them, and
- * channel_explain.c writes the long sentences.
+ * Inside of channels: channel.c opens and publishes (the leader's half), channel_bulk.c has the
+ * room for large messages, channel_take.c takes (a rank's half), channel_stash.c keeps messages
+ * that were met before anybody asked for them, and channel_explain.c writes the long sentences.
  */
 #ifndef KVR_CHANNEL_PRIV_H
 #define KVR_CHANNEL_PRIV_H
@@ -14,7 +14,10 @@
 #include "layout.h"
 #include "util.h"
 
-/* A message at the front of a ring: head copied once and checked, payload still in the ring. */
+#define KVR_BULK_ALIGN 64u /* of a payload in the bulk area */
+
+/* A message at the front of a ring: head copied once and checked, payload still in the ring or in
+ * the bulk area. */
 struct kvr_arrival {
 	struct kvr_msg_head head;
 	const void *data;
@@ -36,6 +39,9 @@ struct kvr_stashed {
 struct kvr_stash {
 	struct kvr_stashed *entries; /* KVR_STASH, made when first needed */
 	uint32_t count;
+	uint32_t keep;	/* bytes that an entry keeps for the next one */
+	uint64_t bytes; /* in all messages here, */
+	uint64_t limit; /* and at most */
 };
 
 /* A rank's side of one channel. */
@@ -43,7 +49,8 @@ struct kvr_inbox {
 	struct kvr_ring_reader reader;
 	struct kvr_stash stash;
 	struct kvr_stashed *lent; /* the caller still looks at this one */
-	int held;		  /* the caller still looks at the message that was peeked */
+	int held;		  /* the caller still looks at the message that was peeked, */
+	int held_bulk;		  /* whose payload is in the bulk area */
 	uint64_t shown;		  /* the cursor that the leader's bell was last rung for */
 	uint64_t last;		  /* number of the newest message that left the ring */
 	uint64_t taken;		  /* messages that left the ring */
@@ -52,10 +59,43 @@ struct kvr_inbox {
 	char what[48];		  /* for kvr_group_wait(): made once, not in each call */
 };
 
+/* A payload in the bulk area that somebody may still read. */
+struct kvr_extent {
+	uint64_t end;	 /* as `pos` of struct kvr_bulk */
+	uint64_t number; /* of its message in its channel */
+	uint64_t ns;	 /* when it was published */
+	uint64_t waits;	 /* ranks that did not give it back, as far as was looked */
+	uint32_t channel;
+	uint32_t len;
+};
+/* Where its message is in the ring of one rank. */
+struct kvr_extent_at {
+	uint64_t passed; /* the ring's position behind it */
+	uint64_t sent;	 /* messages in that ring up to it */
+};
+
+/*
+ * Leader: the bulk area, filled round and round. Extents go in the order in which they came, so one
+ * that a rank does not give back holds up all behind it; and a payload lies in one piece, so up to
+ * a message's length is left out at the area's end. Positions are counted since the start.
+ */
+struct kvr_bulk {
+	uint8_t *mem;
+	uint64_t pos;	/* next byte to give out; a multiple of KVR_BULK_ALIGN */
+	uint64_t freed; /* all before it may be written again */
+	struct kvr_extent *extent;
+	struct kvr_extent_at *at; /* [extent][rank] */
+	uint64_t head, tail;	  /* extents that came, and that went */
+	uint32_t bytes;		  /* of the area; a power of two */
+	uint32_t extents;	  /* at most at a time; a power of two */
+};
+
 struct kvr_channels {
 	struct kvr_group *g;
-	uint32_t max_payload;
+	uint32_t max_payload;		  /* of a message, wherever it lies, */
+	uint32_t inline_payload;	  /* and in the ring */
 	struct kvr_ring_writer *writer;	  /* leader: [channel][rank] */
+	struct kvr_bulk bulk;		  /* leader */
 	uint64_t published[KVR_CHANNELS]; /* leader: its page is only told of these */
 	uint32_t whole; /* rank, bit c: all that is published on channel c goes to every rank */
 	struct kvr_inbox inbox[KVR_CHANNELS];			       /* rank */
@@ -81,6 +121,28 @@ void kvr_channels_record(struct kvr_group *g, enum kvr_event_kind kind, enum kvr
  * another call is part of that. */
 void kvr_channels_count(struct kvr_group *g, enum kvr_call call);
 struct kvr_request kvr_channels_request(const struct kvr_msg_head *head);
+/* Largest payload that goes through a ring. */
+uint32_t kvr_channels_inline_payload(const struct kvr_channels *channels);
+/* Who left in good order reads nothing any more, and nobody waits for it. */
+static inline int kvr_channels_left(const struct kvr_group *g, uint32_t rank)
+{
+	/* G2, pairs with G1 */
+	return kvr_load_acquire32(&kvr_group_rank_page(g, rank)->proc.state) == KVR_PROC_LEFT;
+}
+
+/* channel_bulk.c: the leader's. */
+
+int kvr_bulk_open(struct kvr_channels *c);
+void kvr_bulk_close(struct kvr_channels *c);
+/* Is there room for so many bytes? 1; 0, and *ret_rank has not given back the oldest message; or
+ * -EBADMSG, with the sentence: that rank's cursor is impossible. Takes nothing. */
+int kvr_bulk_room(struct kvr_channels *c, uint32_t len, uint32_t *ret_rank);
+/* Copies a payload in, for which there must be room, and returns its offset in the area. Each rank
+ * of the set then gets a message that names it: kvr_bulk_sent(). */
+uint64_t kvr_bulk_put(struct kvr_channels *c, uint32_t channel, uint64_t set, uint64_t number,
+		      const void *data, uint32_t len);
+/* The message that names the newest payload is committed to the ring of this rank. */
+void kvr_bulk_sent(struct kvr_channels *c, uint32_t rank);
 
 /* channel_take.c. */
 
@@ -102,8 +164,11 @@ void kvr_channels_whole(struct kvr_channels *c, uint32_t channels);
 
 /* channel_stash.c: private memory alone. */
 
-/* The message that has waited longest, when there is no room for another one; else NULL. */
-struct kvr_stashed *kvr_stash_full(struct kvr_stash *s);
+/* `payload`: the largest of one message, and of one in a ring. */
+void kvr_stash_init(struct kvr_stash *s, uint32_t payload, uint32_t inline_payload);
+/* The message that has waited longest, when there is no room for another one of `len` bytes; else
+ * NULL. */
+struct kvr_stashed *kvr_stash_full(struct kvr_stash *s, uint32_t len);
 /* Copies a message in; there must be room. 0 or -ENOMEM. */
 int kvr_stash_put(struct kvr_stash *s, const struct kvr_arrival *a);
 /* The oldest with this tag and request, or NULL. */
@@ -120,6 +185,8 @@ void kvr_stash_free(struct kvr_stash *s);
 
 /* Leader: `rank` does not read. */
 int kvr_explain_full(const struct kvr_channels *c, uint32_t channel, uint32_t rank);
+/* Leader: `rank` holds the oldest message in the bulk area, which has no room for `len` bytes. */
+int kvr_explain_bulk(const struct kvr_channels *c, uint32_t rank, uint32_t len);
 /* Rank: another tag than the expected one is at the front; it was rewound. */
 int kvr_explain_mismatch(struct kvr_channels *c, uint32_t channel, const struct kvr_arrival *a,
 			 uint32_t tag);

@@ -2,13 +2,21 @@
 /*
  * The stash of a channel: messages for other requests that a rank met while it looked for one. A
  * rank that is a few requests behind its leader never has more than a few here, so a scan is
- * enough.
+ * enough. Large messages are few, too, since the leader waits for room; so that a rank that never
+ * asks for them does not keep many, their bytes are bounded.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "channel_priv.h"
+
+/* KVR_STASH messages out of a ring always fit, and so do four of the largest. */
+void kvr_stash_init(struct kvr_stash *s, uint32_t payload, uint32_t inline_payload)
+{
+	s->keep = inline_payload;
+	s->limit = kvr_max((uint64_t)KVR_STASH * inline_payload, 4ull * payload);
+}
 
 static struct kvr_stashed *oldest(const struct kvr_stash *s)
 {
@@ -23,9 +31,9 @@ static struct kvr_stashed *oldest(const struct kvr_stash *s)
 	return found;
 }
 
-struct kvr_stashed *kvr_stash_full(struct kvr_stash *s)
+struct kvr_stashed *kvr_stash_full(struct kvr_stash *s, uint32_t len)
 {
-	return s->count == KVR_STASH ? oldest(s) : NULL;
+	return s->count == KVR_STASH || s->bytes + len > s->limit ? oldest(s) : NULL;
 }
 
 static struct kvr_stashed *place(const struct kvr_stash *s)
@@ -56,6 +64,7 @@ int kvr_stash_put(struct kvr_stash *s, const struct kvr_arrival *a)
 		e->room = a->len;
 	}
 	s->count++;
+	s->bytes += a->len;
 	e->request = kvr_channels_request(&a->head);
 	e->number = a->head.number;
 	e->tag = a->tag;
@@ -85,6 +94,12 @@ void kvr_stash_drop(struct kvr_stash *s, struct kvr_stashed *entry)
 {
 	entry->used = 0;
 	s->count--;
+	s->bytes -= entry->len;
+	if (entry->room > s->keep) {
+		free(entry->data);
+		entry->data = NULL;
+		entry->room = 0;
+	}
 }
 
 struct kvr_stashed *kvr_stash_of(struct kvr_stash *s, const struct kvr_request *request)

@@ -44,7 +44,35 @@ static int bad_length(struct kvr_channels *c, uint32_t channel, uint32_t len)
 
 	kvr_ring_rewind(&c->inbox[channel].reader);
 	KVR_FAIL(-EBADMSG, "there is one whose length is %u, and %zu to %zu is possible", len, head,
-		 head + c->max_payload);
+		 head + c->inline_payload);
+	return broken(c, channel);
+}
+
+/*
+ * The payload is in the bulk area: the message in the ring says where. What stands there is input,
+ * as it is in the ring; where it stands was copied, and is within the area from here on.
+ */
+static int find_bulk(struct kvr_channels *c, uint32_t channel, struct kvr_arrival *a)
+{
+	const struct kvr_layout *l = &c->g->layout;
+	uint32_t len = a->head.bulk;
+	uint64_t offset = 0;
+
+	if (a->len == sizeof offset)
+		memcpy(&offset, a->data, sizeof offset);
+	if (a->len == sizeof offset && len > c->inline_payload && len <= c->max_payload &&
+	    offset <= l->bulk_bytes - len && offset % KVR_BULK_ALIGN == 0) {
+		a->data = c->g->seg + l->bulk + offset;
+		a->len = len;
+		return 1;
+	}
+	kvr_ring_rewind(&c->inbox[channel].reader);
+	KVR_FAIL(-EBADMSG,
+		 "there is one, number %llu, with %u bytes in the ring that say: %u bytes at %llu "
+		 "of the bulk area; it has %u, and a message 8 in the ring and %u to %u there, "
+		 "from a multiple of %u on",
+		 (ull)a->head.number, a->len, len, (ull)offset, l->bulk_bytes,
+		 c->inline_payload + 1, c->max_payload, KVR_BULK_ALIGN);
 	return broken(c, channel);
 }
 
@@ -91,6 +119,9 @@ static void give_back(struct kvr_channels *c, struct kvr_inbox *in)
 {
 	if (in->held) {
 		kvr_ring_release(&in->reader);
+		/* Of what is in the bulk area few messages fill it: the leader may wait for one. */
+		if (in->held_bulk)
+			kvr_ring_show(&in->reader);
 		KVR_POINT(take_released, c->g->rank);
 		in->held = 0;
 		tell_leader(c, in);
@@ -121,7 +152,7 @@ int kvr_channels_front(struct kvr_channels *c, uint32_t channel, struct kvr_arri
 	ret->data = (const uint8_t *)msg.data + sizeof ret->head;
 	ret->len = msg.len - (uint32_t)sizeof ret->head;
 	ret->tag = msg.tag;
-	return 1;
+	return ret->head.bulk ? find_bulk(c, channel, ret) : 1;
 }
 
 /*
@@ -173,6 +204,7 @@ static void leaves(struct kvr_channels *c, uint32_t channel, const struct kvr_ar
 
 	in->last = a->head.number;
 	in->held = 1;
+	in->held_bulk = a->head.bulk != 0;
 	kvr_store_relaxed(&kvr_group_own_page(c->g)->taken[channel], ++in->taken);
 }
 
@@ -231,10 +263,10 @@ static void expire(struct kvr_channels *c, uint32_t channel, struct kvr_stashed 
 static int stash_front(struct kvr_channels *c, uint32_t channel, const struct kvr_arrival *a)
 {
 	struct kvr_inbox *in = &c->inbox[channel];
-	struct kvr_stashed *oldest = kvr_stash_full(&in->stash);
+	struct kvr_stashed *oldest;
 	int err;
 
-	if (oldest)
+	while ((oldest = kvr_stash_full(&in->stash, a->len)))
 		expire(c, channel, oldest);
 	err = kvr_stash_put(&in->stash, a);
 	if (err) {
@@ -447,9 +479,13 @@ int kvr_channels_forget(struct kvr_channels *channels, uint32_t channel,
 	if (err)
 		return err;
 	/* Also what is still in the ring, as far as the stash has room for what comes before it. */
-	while (in->stash.count < KVR_STASH && !err &&
-	       kvr_channels_front(channels, channel, &a) == 1)
+	while (!err && kvr_channels_front(channels, channel, &a) == 1) {
+		if (kvr_stash_full(&in->stash, a.len)) {
+			kvr_ring_rewind(&in->reader);
+			break;
+		}
 		err = stash_front(channels, channel, &a);
+	}
 	for (n = 0; (e = kvr_stash_of(&in->stash, request)); n++)
 		drop(channels, channel, e);
 	return n;

@@ -401,11 +401,13 @@ static int read_ring(struct kvr_inspect *in, uint32_t channel, uint32_t rank, st
 }
 
 struct walk {
+	struct kvr_inspect *in;
 	const struct ring_copy *ring;
 	uint64_t capacity;
 	uint32_t channel, rank;
 	uint32_t count; /* of messages met */
 	uint32_t skip;	/* of these, that are too old to return */
+	int err;
 	struct kvr_inspect_message *ret;
 };
 
@@ -425,6 +427,43 @@ static void walk_count(void *arg, const struct kvr_ring_msg *msg, uint64_t pos)
 
 	if (msg->len >= sizeof(struct kvr_msg_head) && !overwritten(w, pos))
 		w->count++;
+}
+
+/* The payload is in the bulk area; up to here it is what the ring says of it. */
+static int read_bulk(struct kvr_inspect *in, uint32_t len, struct kvr_inspect_message *m)
+{
+	const struct kvr_layout *l = &in->layout;
+	uint64_t offset = 0;
+
+	m->bulk = -1;
+	if (m->len != sizeof offset)
+		return 0;
+	memcpy(&offset, m->payload, sizeof offset);
+	if (offset > l->bulk_bytes || len > l->bulk_bytes - offset)
+		return 0;
+	memset(m->payload, 0, sizeof offset);
+	m->bulk = 1;
+	m->len = len;
+	return read_at(in, m->payload, kvr_min(len, sizeof m->payload), l->bulk + offset);
+}
+
+/*
+ * Who gives a message back has counted it before. So a payload in the bulk area that may be another
+ * one's, because its rank was faster than we, is of a message that counts as taken now.
+ */
+static int read_taken(struct kvr_inspect *in, uint32_t channel, uint32_t rank,
+		      struct kvr_inspect_message *m, int n)
+{
+	uint64_t taken;
+	int err = read_at(in, &taken, sizeof taken,
+			  kvr_layout_rank(&in->layout, rank) +
+				  offsetof(struct kvr_rank_page, taken[0]) +
+				  channel * sizeof(uint64_t));
+
+	for (int i = 0; !err && i < n; i++)
+		if (m[i].bulk && m[i].read < 1 && (int32_t)((uint32_t)taken - m[i].seq) > 0)
+			m[i].read = 1;
+	return err;
 }
 
 static void walk_fill(void *arg, const struct kvr_ring_msg *msg, uint64_t pos)
@@ -451,6 +490,8 @@ static void walk_fill(void *arg, const struct kvr_ring_msg *msg, uint64_t pos)
 					  .attempt = head.attempt };
 	memcpy(m.payload, (const uint8_t *)msg->data + sizeof head,
 	       kvr_min(m.len, sizeof m.payload));
+	if (head.bulk && !w->err)
+		w->err = read_bulk(w->in, head.bulk, &m);
 	/* The number in the ring has 32 bits, what was taken has 64. */
 	if ((int32_t)((uint32_t)w->ring->taken - m.seq) > 0)
 		m.read = 1;
@@ -464,7 +505,8 @@ int kvr_inspect_messages(struct kvr_inspect *inspect, uint32_t channel, uint32_t
 {
 	const struct kvr_layout *l = &inspect->layout;
 	struct ring_copy ring;
-	struct walk w = { .ring = &ring,
+	struct walk w = { .in = inspect,
+			  .ring = &ring,
 			  .capacity = l->ring_bytes / KVR_RING_CELL,
 			  .channel = channel,
 			  .rank = rank,
@@ -478,7 +520,10 @@ int kvr_inspect_messages(struct kvr_inspect *inspect, uint32_t channel, uint32_t
 	kvr_ring_walk(inspect->scratch, l->ring_bytes, ring.published_cells, walk_count, &w);
 	w.skip = w.count > max ? w.count - max : 0;
 	kvr_ring_walk(inspect->scratch, l->ring_bytes, ring.published_cells, walk_fill, &w);
-	return (int)(w.ret - ret_messages);
+	err = w.err;
+	if (!err)
+		err = read_taken(inspect, channel, rank, ret_messages, (int)(w.ret - ret_messages));
+	return err ? err : (int)(w.ret - ret_messages);
 }
 
 /* Number of the message that is `seq` in its ring. */

@@ -28,6 +28,7 @@
 	X(fail_caused)	     /* cause and rank are written, not yet true */ \
 	X(fail_declared)     /* nobody was woken yet */                     \
 	X(publish_reserved)  /* room in every ring */                       \
+	X(bulk_copied)	     /* a large payload, no ring names it */        \
 	X(publish_copied)    /* one copy is written, not committed */       \
 	X(publish_committed) /* all copies, before the watermark */         \
 	X(publish_marked)    /* the watermark, before the bells */          \

@@ -261,19 +261,21 @@ START_TEST(test_message_up_to_the_maximum_and_not_beyond)
 	char name[KVR_NAME_MAX];
 	struct side l, r;
 	struct kvr_message m;
-	uint32_t max;
+	uint32_t max, largest;
 	uint8_t *data;
 
 	test_name(name, sizeof name, "channel");
 	must(lead(name, 1, &l));
 	must(join(name, 0, &r));
-	max = kvr_channels_max_payload(l.c);
+	max = kvr_channels_inline_payload(l.c);
 	ck_assert_uint_eq(max, RING / 8 - 16 - 32);
-	ck_assert_uint_eq(kvr_channels_max_payload(r.c), max);
-	data = calloc(1, max + 1);
+	ck_assert_uint_eq(kvr_channels_inline_payload(r.c), max);
+	largest = kvr_channels_max_payload(l.c);
+	ck_assert_uint_eq(largest, l.g->layout.bulk_bytes / 4);
+	data = calloc(1, largest + 1);
 	ck_assert_ptr_nonnull(data);
-	ck_assert_int_eq(publish(&l, 0, KVR_TAG_USER, 1, data, max + 1), -EMSGSIZE);
-	explained(kvr_explain(), "USER0", "2001 bytes", "2000 at most", NULL);
+	ck_assert_int_eq(publish(&l, 0, KVR_TAG_USER, 1, data, largest + 1), -EMSGSIZE);
+	explained(kvr_explain(), "USER0", "262145 bytes", "2000 at most", "262144 in", NULL);
 	for (int i = 0; i < 40; i++) { /* five laps */
 		memset(data, i, max);
 		must(publish(&l, 0, KVR_TAG_USER, 1, data, max));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Channels: tagged messages from the leader to every rank, or to a set. One ring a channel and
- * rank.
+ * rank; what is larger than an eighth of a ring goes through the group's bulk area, where it is
+ * written once for all ranks.
  *
  * A publish is all or none: room in every ring first, then every copy, then one word, the channel's
  * *watermark*. Ranks act on nothing above it, so a leader that dies between two copies leaves equal
@@ -30,7 +31,9 @@ struct kvr_message {
 	uint32_t tag;
 	uint64_t number; /* of the publish in its channel, from 1 */
 	struct kvr_request request;
-	const void *data; /* valid until the next call on this channel that takes or releases */
+	/* Valid until the next call on this channel. In the leader's pages (or a copy, from
+	 * take_for): input, which a stray pointer of the leader's may change at any time. */
+	const void *data;
 	uint32_t len;
 	uint32_t reserved;
 };
@@ -42,7 +45,8 @@ struct kvr_message {
 KVR_API int kvr_channels_open(struct kvr_group *group, struct kvr_channels **ret_channels);
 KVR_API void kvr_channels_close(struct kvr_channels *channels);
 
-/* Largest payload of one message. */
+/* Largest payload of one message: that of a ring (kvr_ring_max_payload() less 32), or a quarter of
+ * the bulk area, whichever is more. */
 KVR_API uint32_t kvr_channels_max_payload(const struct kvr_channels *channels);
 
 /*
@@ -51,7 +55,13 @@ KVR_API uint32_t kvr_channels_max_payload(const struct kvr_channels *channels);
  * that does not read, its lag and age: nothing was published then; -EMSGSIZE; -EOWNERDEAD and the
  * like from kvr_group_check(), also when a rank is found dead while its ring is full; -EBADMSG
  * naming a rank whose cursor is impossible: nothing was published, the others can still be
- * published to. A rank that left in good order is never waited for.
+ * published to, but for what needs the room of a large message that this rank has. A rank that left
+ * in good order is never waited for.
+ *
+ * The bulk area is one for all channels and ranks, and its messages leave it in the order in which
+ * they came: one that a rank does not read, or took and still looks at, holds up all that came
+ * later. So a rank that takes a large message, and then nothing more from that channel for a while,
+ * gives it back with kvr_channels_forget_upto(channels, channel, 0).
  */
 KVR_API int kvr_channels_publish(struct kvr_channels *channels, uint32_t channel, uint64_t set,
 				 uint32_t tag, const struct kvr_request *request, const void *data,

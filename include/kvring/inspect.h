@@ -85,9 +85,13 @@ struct kvr_inspect_channel {
 struct kvr_inspect_message {
 	uint32_t channel, rank, tag, len, seq;
 	int32_t read; /* 1: the rank took it; 0: it may; -1: above the watermark, nobody may */
+	/* 0: the payload is in the ring; 1: in the bulk area, where something else may stand once
+	 * all its ranks took it or left; -1: it names no place there, payload is what it says */
+	int32_t bulk;
+	uint32_t reserved;
 	uint64_t number;
 	struct kvr_request request;
-	uint8_t payload[64]; /* its first bytes */
+	uint8_t payload[64]; /* its first bytes; 0 behind them */
 };
 
 struct kvr_inspect_op {
