@@ -3,6 +3,7 @@
  * A leader of raw channels: makes the group, publishes, looks after its ranks, ends the epoch as it
  * is told, and may make the next one.
  */
+#include "channel_priv.h"
 #include "stress_group_actors.h"
 
 struct lead {
@@ -29,7 +30,7 @@ static int lead_create(struct lead *k)
 	o.ranks = world_->ranks;
 	o.ring_bytes = world_->ring_bytes;
 	o.ops = o.events = 16;
-	o.bulk_bytes = 4096;
+	o.bulk_bytes = o.ring_bytes < 4096 ? 4096 : o.ring_bytes; /* some messages go there */
 	o.config = &config;
 	o.config_len = sizeof config;
 	o.takeover = self_->takeover;
@@ -74,7 +75,8 @@ static int publish_one(struct lead *k)
 
 		actor_late("kvr_channels_publish", deadline, stops);
 		if (!at || sscanf(at, "rank %u does not read channel", &named) != 1 ||
-		    named >= world_->ranks || !(l.set >> named & 1))
+		    named >= world_->ranks ||
+		    (!(l.set >> named & 1) && l.len <= kvr_channels_inline_payload(k->c)))
 			actor_wrong("a publish to ranks %#llx says: %s", (unsigned long long)l.set,
 				    kvr_explain());
 		if (self_->ask_rank == NOBODY || named == self_->ask_rank)

@@ -28,6 +28,7 @@ static enum place place_of(uint32_t point)
 	       : !strncmp(name, "leave_", 6)   ? IN_LEAVE
 	       : !strncmp(name, "fail_", 5)    ? IN_FAIL
 	       : !strncmp(name, "publish_", 8) ? IN_PUBLISH
+	       : !strncmp(name, "bulk_", 5)    ? IN_PUBLISH
 	       : !strncmp(name, "take_", 5)    ? IN_TAKE
 					       : IN_TICK;
 }
@@ -170,8 +171,8 @@ static struct actor *to_publish(struct round *r, uint32_t point, int signal)
 {
 	struct actor *v;
 
-	/* The connector publishes, too: answers and completions. */
-	if (pick(r, 4) == 0)
+	/* The connector publishes, too: answers and completions, none of them large. */
+	if (point != KVR_POINT_bulk_copied && pick(r, 4) == 0)
 		return to_tick(r, point, signal);
 	v = cast_leader(r);
 	set_trap(v, point, 1 + pick(r, pick(r, 3) ? 20 : 200), signal);

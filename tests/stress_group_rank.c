@@ -3,6 +3,7 @@
  * A rank of raw channels: attaches, takes in all the ways there are, looks at every byte, and after
  * the end of an epoch drains what was finished and attaches again.
  */
+#include "channel_priv.h"
 #include "stress_group_actors.h"
 
 struct member {
@@ -123,6 +124,10 @@ static int take_call(struct member *k, uint32_t ch, uint64_t deadline)
 	}
 	if (!rc)
 		got(k, ch, &m);
+	/* Before it waits elsewhere: the room is everybody's. */
+	if (!rc && m.len > kvr_channels_inline_payload(k->c) &&
+	    kvr_channels_forget_upto(k->c, at, 0))
+		actor_wrong("channel %s: a message was forgotten", kvr_channel_name(at));
 	return rc;
 }
 
