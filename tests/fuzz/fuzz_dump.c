@@ -172,8 +172,10 @@ static void look_messages(struct script *s, const struct handle *h)
 		must(rc >= 0 || rc == -EBADMSG);
 	for (i = 0; i < rc; i++) {
 		must(m[i].channel == channel && m[i].rank == rank);
-		must(m[i].len <=
-		     kvr_ring_max_payload(h->l.ring_bytes) - sizeof(struct kvr_msg_head));
+		must(m[i].bulk >= -1 && m[i].bulk <= 1);
+		must(m[i].len <= (m[i].bulk > 0 ? h->l.bulk_bytes
+						: kvr_ring_max_payload(h->l.ring_bytes) -
+							  sizeof(struct kvr_msg_head)));
 		must(m[i].read >= -1 && m[i].read <= 1);
 		must(!i || (int32_t)(m[i].seq - m[i - 1].seq) > 0);
 	}

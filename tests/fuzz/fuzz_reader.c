@@ -50,12 +50,14 @@ static void lead_publish(struct script *s, uint32_t channel, uint64_t set, uint3
 
 static void lead_message(struct script *s)
 {
-	uint32_t channel = any_channel(s), len = script_u8(s) % 84;
+	uint32_t channel = any_channel(s), len = script_u8(s);
 	struct kvr_request r = any_request(s);
-	uint8_t data[84];
+	uint8_t data[SEG_BULK / 4 + 1];
 
-	script_bytes(s, data, sizeof data / 4);
-	memset(data + sizeof data / 4, 0xd5, sizeof data - sizeof data / 4);
+	/* Through the ring, or the bulk area; or a byte too long. */
+	len = len < 0xc0 ? len % 84 : len == 0xff ? sizeof data : (len - 0xbf) * 16;
+	script_bytes(s, data, 21);
+	memset(data + 21, 0xd5, sizeof data - 21);
 	lead_publish(s, channel, 2, KVR_TAG_USER + script_u8(s) % 3, &r, data, len);
 }
 
@@ -194,15 +196,27 @@ static int in_ring(uint32_t channel, const void *data, uint32_t len)
 	if (p < ring || p >= ring + KVR_RING_CTL + SEG_RING)
 		return 0;
 	must(p >= ring + KVR_RING_CTL + KVR_RING_HEADER + sizeof(struct kvr_msg_head));
-	must(len <= kvr_channels_max_payload(w.to));
+	must(len <= kvr_channels_inline_payload(w.to));
 	must(p + len <= ring + KVR_RING_CTL + SEG_RING);
 	return 1;
 }
 
-/* A message that rank 1 got. Only take_for has some that do not lie in the ring. */
+static int in_bulk(const void *data, uint32_t len)
+{
+	const uint8_t *bulk = w.group[RAW]->seg + w.l.bulk, *p = data;
+
+	if (p < bulk || p >= bulk + SEG_BULK)
+		return 0;
+	must(len > kvr_channels_inline_payload(w.to) && len <= kvr_channels_max_payload(w.to));
+	must(p + len <= bulk + SEG_BULK);
+	return 1;
+}
+
+/* A message that rank 1 got. Only take_for has some that lie neither in the ring nor in the bulk
+ * area. */
 static void check_message(const struct kvr_message *m, uint32_t channel, int kept)
 {
-	int there = in_ring(channel, m->data, m->len);
+	int there = in_ring(channel, m->data, m->len) || in_bulk(m->data, m->len);
 
 	must(m->channel == channel && (there || kept));
 	read_all(m->data, m->len);
@@ -282,6 +296,30 @@ static void raw_drain(struct script *s)
 	must(rc == (int)n || (rc < 0 && !n));
 }
 
+/* What was met on the way counts as taken; numbers in the ring go on behind it. */
+static void was_met(uint32_t channel)
+{
+	const struct kvr_stash *t = &w.to->inbox[channel].stash;
+
+	if (w.to->inbox[channel].last > w.last[channel])
+		w.last[channel] = w.to->inbox[channel].last;
+	must(t->count <= KVR_STASH && t->bytes <= t->limit);
+}
+
+static void raw_forget_upto(struct script *s, uint32_t channel)
+{
+	uint64_t number = w.last[channel] + script_delta(s) + 1;
+	const struct kvr_stash *t = &w.to->inbox[channel].stash;
+	int rc;
+
+	call_begin(s);
+	rc = call_end(RAW, 0, kvr_channels_forget_upto(w.to, channel, number));
+	must(rc >= 0 || rc == -EBADMSG);
+	was_met(channel);
+	for (uint32_t i = 0; t->entries && i < KVR_STASH; i++)
+		must(!t->entries[i].used || t->entries[i].number > number);
+}
+
 static void raw_forget(struct script *s)
 {
 	uint32_t channel = any_channel(s);
@@ -292,9 +330,7 @@ static void raw_forget(struct script *s)
 	call_begin(s);
 	rc = call_end(RAW, 0, kvr_channels_forget(w.to, channel, &r));
 	must(rc <= (int)KVR_STASH);
-	/* What was met on the way counts as taken; numbers in the ring go on behind it. */
-	if (w.to->inbox[channel].last > w.last[channel])
-		w.last[channel] = w.to->inbox[channel].last;
+	was_met(channel);
 	for (e = w.to->inbox[channel].stash.entries; rc >= 0 && e && r.id < 3; r.id = 3)
 		for (uint32_t i = 0; i < KVR_STASH; i++)
 			must(!e[i].used || e[i].len <= kvr_channels_max_payload(w.to));
@@ -341,7 +377,10 @@ static void raw_step(struct script *s)
 		raw_drain(s);
 		break;
 	case 6:
-		raw_forget(s);
+		if (script_u8(s) % 2)
+			raw_forget(s);
+		else
+			raw_forget_upto(s, any_channel(s));
 		break;
 	default:
 		any_look(s);

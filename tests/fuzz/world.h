@@ -102,6 +102,20 @@ static inline uint32_t any_channel(struct script *s)
 	return how < 0xc0 ? KVR_CH_USER0 + how % 2u : how % KVR_CHANNELS;
 }
 
+/* A place in the bulk area, nearly always a good one. */
+static inline void any_place(struct script *s, uint32_t *ret_len, uint64_t *ret_offset)
+{
+	uint8_t how = script_u8(s);
+
+	*ret_len = SEG_RING / 8 - KVR_RING_HEADER - (uint32_t)sizeof(struct kvr_msg_head) + 1 +
+		   how * 8u % (SEG_BULK / 4);
+	*ret_offset = how % 8 * (SEG_BULK / 8);
+	if (how >= 0xc0)
+		*ret_offset = seg_value(s, *ret_offset);
+	if (how >= 0xe0)
+		*ret_len = (uint32_t)seg_value(s, *ret_len);
+}
+
 /* A message where a reader looks: as a writer would put it, but for what the script adds. */
 static inline void peer_message(struct script *s, uint32_t rank, uint32_t channel)
 {
@@ -113,6 +127,7 @@ static inline void peer_message(struct script *s, uint32_t rank, uint32_t channe
 		uint64_t word;
 		uint32_t tag, seq;
 		struct kvr_msg_head head;
+		uint64_t offset;
 	} m;
 	uint32_t len = script_u8(s);
 
@@ -128,6 +143,12 @@ static inline void peer_message(struct script *s, uint32_t rank, uint32_t channe
 					.request = r.id,
 					.space = r.space,
 					.attempt = r.attempt };
+	m.offset = 0;
+	if (script_u8(s) >= 0xc0) {
+		any_place(s, &m.head.bulk, &m.offset);
+		len = (uint32_t)(sizeof m.head + sizeof m.offset + script_delta(s));
+		m.word = pos << 32 | 1ull << 31 | (len & 0x7fffffff);
+	}
 	cell = kvr_layout_ring(&w.l, channel, rank) + KVR_RING_CTL +
 	       pos % (SEG_RING / KVR_RING_CELL) * KVR_RING_CELL;
 	peer_store(cell, &m, sizeof m);
