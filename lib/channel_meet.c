@@ -140,7 +140,7 @@ static const struct kvr_meet *entry_of(const struct meeting *m, uint32_t who)
 		return e;
 	e = who == AT_LEADER ? g->leader->meet : kvr_group_rank_page(g, who)->meet;
 	for (uint32_t i = 0; i < KVR_MEETS; i++, e++) {
-		uint64_t ranks = kvr_load_acquire(&e->ranks); /* U4, pairs with U3 */
+		uint64_t ranks = kvr_load_seq_cst(&e->ranks); /* U4, pairs with U3 */
 
 		if (!ranks)
 			break;
@@ -401,7 +401,7 @@ static int claim(struct meeting *m)
 	m->s->ranks = m->ranks;
 	m->s->with_leader = m->with_leader;
 	kvr_store_relaxed32(&own->with_leader, m->with_leader);
-	kvr_store_release(&own->ranks, m->ranks); /* U3, pairs with U4 */
+	kvr_xchg_seq_cst(&own->ranks, m->ranks); /* U3, pairs with U4 */
 	return 0;
 }
 

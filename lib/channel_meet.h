@@ -11,8 +11,10 @@
  *      and then loads the others': whose exchange is the last of all sees every other one at its
  *      first look, and rings. Without that: two that arrive last miss each other, nobody rings, and
  *      sleepers wait for the back-stop.
- *   U3 member: store-release of its entry's ranks    U4 member: load-acquire of them
- *      without it: an entry that is taken for that of the same ranks without their leader
+ *   U3 member: seq_cst exchange of its entry's ranks    U4 member: seq_cst load of them
+ *      It is how the entry is found. Relaxed: an entry that is taken for that of the same ranks
+ *      without their leader. Acquire and release: that first look, after U1, misses an entry whose
+ *      round it would have seen.
  *
  * Two slots of values are enough. A member enters round k + 1 when it has seen all others in k, and
  * each of those entered k when it had seen all in k - 1 and taken their values. So nobody is two
