@@ -17,8 +17,11 @@
 #include "peer.h"
 
 #define AT_LEADER KVR_MAX_RANKS /* in kvr_meet_set.at, and in place of a rank below */
-#define NAMED 3u		/* members that a sentence describes */
-#define WHERE 96		/* bytes of where() */
+/* Longer than a wake-up mostly takes, or two that have slept once would go on like that: each would
+ * stop looking just before the other one, which it woke, is there. */
+#define SPIN_NS 12000u
+#define NAMED 3u /* members that a sentence describes */
+#define WHERE 96 /* bytes of where() */
 
 typedef unsigned long long ull;
 
@@ -306,7 +309,7 @@ static int wait(struct meeting *m)
 
 	if (m->c->g->rank != KVR_LEADER)
 		w->bell = bell_of(m->c->g, m->s);
-	w->spin_ns = w->spin_cap_ns;
+	w->spin_ns = SPIN_NS;
 	err = kvr_group_wait(m->c->g, ready, m, m->deadline_ns, "the others of a set");
 	w->bell = own;
 	if (err == -ETIMEDOUT)
