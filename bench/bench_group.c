@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A group of real processes: what a publish costs by the number of ranks, how long it takes to
- * become a member, and how soon the others know that one of them was killed. bench/README.md says
- * how each is measured.
+ * become a member, how soon the others know that one of them was killed, and how long it takes to
+ * meet. bench/README.md says how each is measured.
  */
 #include <getopt.h>
 #include <math.h>
@@ -21,12 +21,14 @@ static const char usage[] =
 	"Usage: bench-group [--rounds N] [--seconds S] [--only LIST] [--ranks LIST]\n"
 	"                   [--resident BYTES] [--json]\n"
 	"A group of real processes: the leader's cost of a publish, by ranks; the time to create and\n"
-	"to attach; the time until a kill -9 is known. Medians of rounds, or of all samples where a\n"
-	"round has few, with their 10th and 90th percentile.\n"
+	"to attach; the time until a kill -9 is known; barrier, reduction, publish and a stream of\n"
+	"messages against a bare futex and gloo. Medians of rounds, or of all samples where a round\n"
+	"has few, with their 10th and 90th percentile.\n"
 	"  --rounds N        1 to 1000 (81): as many of them as fit into\n"
 	"  --seconds S       of the whole run (30)\n"
-	"  --only LIST       some of publish,attach,death (all)\n"
-	"  --ranks LIST      sizes of group (publish: 1,2,4,8,16,32,64; attach: 1,8,64)\n"
+	"  --only LIST       some of publish,attach,death,collective (all)\n"
+	"  --ranks LIST      sizes of group (publish: 1,2,4,8,16,32,64; attach: 1,8,64;\n"
+	"                    collective: 2,4 processes, from 2 to 16 are possible)\n"
 	"  --resident BYTES  of the large process that is killed, like 512MiB (4GiB; 0: none)\n"
 	"  --json            one object a line\n"
 	"bench/README.md says what is measured, and how.\n";
@@ -86,17 +88,18 @@ static void only_parse(const char *text)
 		int *flag;
 	} known[] = { { "publish", &group_opt.publish },
 		      { "attach", &group_opt.attach },
-		      { "death", &group_opt.death } };
+		      { "death", &group_opt.death },
+		      { "collective", &group_opt.collective } };
 	const char *at = text;
 	size_t len, i;
 
 	for (;; at += len + 1) {
 		len = strcspn(at, ",");
-		for (i = 0; i < 3; i++)
+		for (i = 0; i < sizeof(known) / sizeof(known[0]); i++)
 			if (strlen(known[i].name) == len && !strncmp(known[i].name, at, len))
 				break;
-		if (i == 3)
-			refuse("--only", text, "a list of publish,attach,death");
+		if (i == sizeof(known) / sizeof(known[0]))
+			refuse("--only", text, "a list of publish,attach,death,collective");
 		*known[i].flag = 1;
 		if (!at[len])
 			return;
@@ -137,15 +140,16 @@ static void options(int argc, char **argv)
 	}
 	if (optind < argc)
 		refuse("argument", argv[optind], "an option; see --help");
-	if (!group_opt.publish && !group_opt.attach && !group_opt.death)
-		group_opt.publish = group_opt.attach = group_opt.death = 1;
+	if (!group_opt.publish && !group_opt.attach && !group_opt.death && !group_opt.collective)
+		group_opt.publish = group_opt.attach = group_opt.death = group_opt.collective = 1;
 }
 
 /* Deaths first: their processes are small then, and share nothing with the other measures. */
 static int work(void)
 {
 	double publish = group_opt.publish * 0.3, attach = group_opt.attach * 0.2;
-	double death = group_opt.death * 0.5, by = group_opt.seconds / (publish + attach + death);
+	double death = group_opt.death * 0.5, collective = group_opt.collective * 0.4;
+	double by = group_opt.seconds / (publish + attach + death + collective);
 	uint64_t start = group_now();
 
 	group_set_up();
@@ -155,6 +159,8 @@ static int work(void)
 		group_attach(by * attach);
 	if (group_opt.publish)
 		group_publish(by * publish);
+	if (group_opt.collective)
+		group_collective(by * collective);
 	group_progress(NULL, 0);
 	group_run.seconds = (double)(group_now() - start) / 1e9;
 	group_report();

@@ -21,6 +21,10 @@ const struct group_agent *group_agents;
 static struct group_agent *agents;
 static pid_t pids[GROUP_RANKS];
 static uint32_t nagents;
+static struct {
+	uint32_t come __attribute__((aligned(GROUP_LINE)));
+	uint32_t gone __attribute__((aligned(GROUP_LINE)));
+} * futex;
 static uint8_t payloads[GROUP_ENTRIES][GROUP_PAYLOAD];
 
 const void *group_payload(uint64_t number)
@@ -107,6 +111,68 @@ static void agent_take(struct group_agent *a)
 	}
 }
 
+static void agent_stream(struct group_agent *a)
+{
+	struct kvr_message m;
+	uint32_t i;
+
+	for (i = 0; i < a->count; i++) {
+		if (kvr_channels_take(channels[a->slot], KVR_CH_USER0, group_now() + GROUP_HANG_NS,
+				      &m))
+			group_broken("a rank in a stream");
+		check(&m);
+	}
+	a->stamp = group_now();
+}
+
+/* What a barrier costs at least: everybody sleeps on one word, and one wake-up is for all. */
+static void futex_barrier(uint32_t ranks)
+{
+	uint32_t seen = __atomic_load_n(&futex->gone, __ATOMIC_ACQUIRE);
+
+	if (__atomic_add_fetch(&futex->come, 1, __ATOMIC_ACQ_REL) == ranks) {
+		__atomic_store_n(&futex->come, 0, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&futex->gone, 1, __ATOMIC_ACQ_REL);
+		group_futex_wake(&futex->gone);
+		return;
+	}
+	while (__atomic_load_n(&futex->gone, __ATOMIC_ACQUIRE) == seen)
+		group_futex_wait(&futex->gone, seen, GROUP_HANG_NS);
+}
+
+static void meet_once(const struct group_agent *a, uint32_t rank, uint32_t ranks, uint32_t i)
+{
+	int64_t v[3] = { (int64_t)i + rank, -(int64_t)rank, INT64_MAX - rank };
+	uint64_t deadline = group_now() + GROUP_HANG_NS;
+
+	if (a->order == ORDER_FUTEX) {
+		futex_barrier(ranks);
+	} else if (a->order == ORDER_BARRIER) {
+		if (kvr_channels_barrier(channels[a->slot], 0, 0, deadline))
+			group_broken("barrier");
+	} else if (kvr_channels_min_reduce(channels[a->slot], 0, 0, v, 3, v, deadline) ||
+		   v[0] != i || v[1] != 1 - (int64_t)ranks || v[2] != INT64_MAX + v[1]) {
+		group_broken("min_reduce");
+	}
+}
+
+static void agent_meet(struct group_agent *a, uint32_t rank)
+{
+	uint32_t ranks = kvr_group_ranks(groups[a->slot]), warm = a->count / 8 + 1, i;
+	cpu_set_t cpus;
+	uint64_t start;
+
+	group_cpus_of(rank, ranks, &cpus);
+	group_pin(&cpus);
+	for (i = 0; i < warm; i++)
+		meet_once(a, rank, ranks, i);
+	start = group_now();
+	for (i = 0; i < a->count; i++)
+		meet_once(a, rank, ranks, i);
+	a->ns = group_now() - start;
+	group_pin(&group_rest);
+}
+
 static void agent_attach(struct group_agent *a, uint32_t rank)
 {
 	struct kvr_group_opts o = { .size = sizeof(o), .dir = group_dir, .event_fd = -1 };
@@ -128,6 +194,10 @@ static void agent_obey(struct group_agent *a, uint32_t rank)
 		agent_poll(a, rank);
 	} else if (a->order == ORDER_TAKE) {
 		agent_take(a);
+	} else if (a->order == ORDER_STREAM) {
+		agent_stream(a);
+	} else if (a->order != ORDER_CLOSE) {
+		agent_meet(a, rank);
 	} else {
 		kvr_channels_close(channels[a->slot]);
 		kvr_group_close(groups[a->slot]);
@@ -161,6 +231,7 @@ void group_agents_start(uint32_t n)
 		payloads[i / GROUP_PAYLOAD][i % GROUP_PAYLOAD] = (uint8_t)(x >> 24);
 	}
 	group_agents = agents = group_memory(GROUP_RANKS * sizeof(*agents));
+	futex = group_memory(sizeof(*futex));
 	for (nagents = 0; nagents < n; nagents++) {
 		pids[nagents] = group_fork();
 		if (!pids[nagents])
@@ -208,9 +279,9 @@ static void lost(uint32_t rank, uint64_t deadline)
 	group_broken(what);
 }
 
-void group_await(uint32_t from, uint32_t to)
+static void await(uint32_t from, uint32_t to, uint64_t spin_ns)
 {
-	uint64_t spin = group_now() + (group_run.ncores > 1 ? SPIN_NS : 0);
+	uint64_t spin = group_now() + spin_ns;
 	uint64_t deadline = group_now() + GROUP_HANG_NS;
 	uint32_t r, seen;
 
@@ -226,6 +297,16 @@ void group_await(uint32_t from, uint32_t to)
 			lost(r, deadline);
 		}
 	}
+}
+
+void group_await(uint32_t from, uint32_t to)
+{
+	await(from, to, group_run.ncores > 1 ? SPIN_NS : 0);
+}
+
+void group_await_asleep(uint32_t from, uint32_t to)
+{
+	await(from, to, 0);
 }
 
 void group_await_got(uint32_t n, uint64_t count)

@@ -32,22 +32,25 @@ struct group_series {
 struct group_row {
 	const char *metric, *unit;
 	const char *victim, *setting, *who; /* of a death; else NULL */
+	const char *peer;		    /* of a collective call: whose it is; else NULL */
 	uint32_t ranks, size;
 	/* One a round, or every sample of all rounds where a round has few. */
 	struct group_series value;
 	struct group_series p50, p99; /* of each round; empty where `value` has the samples */
+	struct group_series ratio;    /* to kvring's value in the same round */
 	double max;
 	size_t samples;
 };
 
 struct group_run {
-	struct group_row rows[160];
+	struct group_row rows[512];
 	size_t nrows;
-	uint32_t rounds_publish, rounds_attach, rounds_death;
+	uint32_t rounds_publish, rounds_attach, rounds_death, rounds_collective;
 	double seconds; /* they took */
 	char machine[192];
 	int core, ncores; /* the leader's, and how many may be used */
 	char others[64];  /* the ranks' cores, for people */
+	char gloo[96];	  /* which versions; "" absent */
 };
 
 /* What the command line says. */
@@ -56,7 +59,7 @@ struct group_options {
 	double seconds;
 	uint64_t resident;
 	uint64_t ranks; /* bit r - 1: a group with r ranks; 0: not told */
-	int publish, attach, death, json;
+	int publish, attach, death, collective, json;
 };
 
 extern struct group_run group_run;
@@ -94,6 +97,10 @@ void group_broken(const char *what) __attribute__((noreturn, cold));
 int group_is_broken(void);
 void *group_memory(size_t bytes); /* zeroed, shared with all processes forked later */
 void group_pin(const cpu_set_t *set);
+/* For process i of n that all work at the same time: a CPU of its own, or all where there are not
+ * enough. */
+void group_cpus_of(uint32_t i, uint32_t n, cpu_set_t *ret_set);
+void group_cpus_text(const cpu_set_t *set, char *to, size_t size); /* "1-3,6" */
 void group_nap(uint64_t ns);
 void group_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void group_progress(const char *what, uint32_t round);
@@ -128,7 +135,17 @@ static inline uint64_t group_ticks(void)
 
 /* --- ranks that do what they are told, group_agents.c --- */
 
-enum group_order { ORDER_ATTACH, ORDER_DRAIN, ORDER_POLL, ORDER_TAKE, ORDER_CLOSE };
+enum group_order {
+	ORDER_ATTACH,
+	ORDER_DRAIN,
+	ORDER_POLL,
+	ORDER_TAKE,
+	ORDER_STREAM,  /* takes `count` messages, asleep or not; `stamp`: when it had the last */
+	ORDER_BARRIER, /* `count` times, after some for warming up; `ns`: they took */
+	ORDER_MIN,     /* the same with a reduction of three values */
+	ORDER_FUTEX,   /* the same with a barrier of one counter and one futex */
+	ORDER_CLOSE
+};
 
 #define GROUP_SLOTS 64u /* groups that an agent is in at the same time */
 
@@ -155,13 +172,33 @@ void group_agents_stop(void);
 void group_tell(uint32_t from, uint32_t to, enum group_order order, uint32_t slot, uint32_t count,
 		const char *name);
 void group_await(uint32_t from, uint32_t to);
+/* The same, without a look in between: they may need this core. */
+void group_await_asleep(uint32_t from, uint32_t to);
 /* Waits until the first n agents have `count` messages of the POLL or TAKE they are in. */
 void group_await_got(uint32_t n, uint64_t count);
+
+/* --- the other side of a comparison: torch.distributed with gloo, group_gloo.c --- */
+
+#define GROUP_GLOO_WORLD 16u
+#define GROUP_GLOO_NUMBERS 64u
+
+/* What each process says of one order: times in ns, or CLOCK_MONOTONIC stamps. */
+struct group_gloo_said {
+	uint64_t number[GROUP_GLOO_WORLD][GROUP_GLOO_NUMBERS];
+};
+/* 0: it is absent, and that was told. */
+int group_gloo_start(uint32_t world);
+/* One order to the first n of them: "barrier", "min", "message" or "stream". 0: it is broken, that
+ * was told, and it takes no more. */
+int group_gloo_run(const char *order, uint32_t n, uint32_t size, uint32_t count,
+		   struct group_gloo_said *ret);
+void group_gloo_stop(void);
 
 /* --- the measures: each adds its rows, and ends by itself after about so many seconds --- */
 
 void group_publish(double seconds);
 void group_attach(double seconds);
 void group_death(double seconds);
+void group_collective(double seconds);
 
 #endif

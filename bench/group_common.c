@@ -149,8 +149,20 @@ void group_pin(const cpu_set_t *set)
 	_exit(1);
 }
 
-/* "1-3,6" */
-static void cpus_text(const cpu_set_t *set, char *to, size_t size)
+void group_cpus_of(uint32_t i, uint32_t n, cpu_set_t *ret_set)
+{
+	int cpu = 0;
+
+	*ret_set = group_all;
+	if (n > (uint32_t)group_run.ncores)
+		return;
+	while (!CPU_ISSET((size_t)cpu, &group_all) || i--)
+		cpu++;
+	CPU_ZERO(ret_set);
+	CPU_SET((size_t)cpu, ret_set);
+}
+
+void group_cpus_text(const cpu_set_t *set, char *to, size_t size)
 {
 	int cpu, last;
 	size_t used = 0;
@@ -203,7 +215,7 @@ static void cpus_choose(void)
 	CPU_SET((size_t)cpu, &group_first);
 	if (group_run.ncores > 1)
 		CPU_CLR((size_t)cpu, &group_rest);
-	cpus_text(&group_rest, group_run.others, sizeof(group_run.others));
+	group_cpus_text(&group_rest, group_run.others, sizeof(group_run.others));
 }
 
 void group_set_up(void)

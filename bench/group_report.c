@@ -118,16 +118,24 @@ static uint32_t rounds_of(const struct group_row *row)
 	if (!strcmp(row->metric, "create") || !strcmp(row->metric, "attach") ||
 	    !strcmp(row->metric, "close"))
 		return group_run.rounds_attach;
+	if (row->peer)
+		return group_run.rounds_collective;
 	return group_run.rounds_publish;
 }
 
 static void json_row(const struct group_row *row)
 {
 	struct figures f = figures_of(row);
-	const char *form = strcmp(row->unit, "ms") ? "%.1f" : "%.4f";
+	const char *form = strcmp(row->unit, "ms") && !row->peer ? "%.1f" : "%.4f";
 	char t[6][32];
 
 	printf("{\"bench\":\"group\",\"metric\":\"%s\",", row->metric);
+	if (row->peer)
+		printf("\"peer\":\"%s\",", row->peer);
+	if (row->ratio.n)
+		printf("\"ratio\":%.3f,\"ratio_low\":%.3f,\"ratio_high\":%.3f,",
+		       group_quantile(&row->ratio, 0.5), group_quantile(&row->ratio, 0.1),
+		       group_quantile(&row->ratio, 0.9));
 	if (row->victim)
 		printf("\"victim\":\"%s\",\"setting\":\"%s\",\"who\":\"%s\",", row->victim,
 		       row->setting, row->who);
@@ -261,6 +269,65 @@ static void death_report(void)
 	}
 }
 
+static void collective_title(void)
+{
+	printf("\ncollective, us a call, and times what kvring took in the same round; gloo: %s\n",
+	       group_run.gloo[0] ? group_run.gloo : "absent");
+	puts(" processes  measure         bytes  peer       median  [    10 % ..     90 %]  "
+	     "times kvring");
+}
+
+static void collective_report(void)
+{
+	const struct group_row *row, *last = NULL;
+	char size[16];
+
+	for (row = group_run.rows; row < group_run.rows + group_run.nrows; row++) {
+		struct figures f = figures_of(row);
+
+		if (!row->peer || !row->samples)
+			continue;
+		if (!last)
+			collective_title();
+		snprintf(size, sizeof(size), "%u", row->size);
+		if (last && last->ranks == row->ranks && last->size == row->size &&
+		    !strcmp(last->metric, row->metric))
+			printf("%10s  %-14s %6s  %-7s", "", "", "", row->peer);
+		else
+			printf("%10u  %-14s %6s  %-7s", row->ranks, row->metric,
+			       row->size ? size : "-", row->peer);
+		printf(" %9.2f  [%8.2f .. %8.2f]", f.value, f.low, f.high);
+		if (row->ratio.n)
+			printf("  %8.2f  [%.2f .. %.2f]", group_quantile(&row->ratio, 0.5),
+			       group_quantile(&row->ratio, 0.1), group_quantile(&row->ratio, 0.9));
+		putchar('\n');
+		last = row;
+	}
+}
+
+/* Two processes against gloo, and more than there are cores against the futex. */
+static void collective_goals(void)
+{
+	const struct group_row *row;
+
+	for (row = group_run.rows; row < group_run.rows + group_run.nrows; row++) {
+		double ratio;
+
+		if (!row->ratio.n)
+			continue;
+		ratio = group_quantile(&row->ratio, 0.5);
+		if (!strcmp(row->peer, "gloo") && row->ranks == 2)
+			printf("goal: %s, %u bytes, 2 processes: 100 times as fast as gloo: %.0f, "
+			       "%s\n",
+			       row->metric, row->size, ratio, ratio >= 100 ? "met" : "missed");
+		if (!strcmp(row->peer, "futex") && row->ranks > (uint32_t)group_run.ncores)
+			printf("goal: %s, %u processes on %d cores: at most 1.5 times a bare "
+			       "futex: %.2f, %s\n",
+			       row->metric, row->ranks, group_run.ncores, 1 / ratio,
+			       ratio >= 1 / 1.5 ? "met" : "missed");
+	}
+}
+
 static void goals_report(void)
 {
 	const struct group_row *row;
@@ -293,10 +360,11 @@ void group_report(void)
 				json_row(row);
 		return;
 	}
-	printf("%s, leader on core %d, ranks on %s; rounds: publish %u, attach %u, death %u; "
-	       "%.1f s\n",
+	printf("%s, leader on core %d, ranks on %s; rounds: publish %u, attach %u, death %u, "
+	       "collective %u; %.1f s\n",
 	       group_run.machine, group_run.core, group_run.others, group_run.rounds_publish,
-	       group_run.rounds_attach, group_run.rounds_death, group_run.seconds);
+	       group_run.rounds_attach, group_run.rounds_death, group_run.rounds_collective,
+	       group_run.seconds);
 	publish_report("publish", "the leader's cost; the ranks read between batches");
 	publish_report("publish_asleep", "the leader's cost when every rank sleeps in take()");
 	publish_report("last_asleep", "until the last of the ranks that slept has the message");
@@ -306,5 +374,8 @@ void group_report(void)
 	attach_report("attach", "kvr_group_attach() to a group that is there");
 	attach_report("close", "kvr_group_close() of the leader");
 	death_report();
+	collective_report();
 	goals_report();
+	putchar('\n');
+	collective_goals();
 }
