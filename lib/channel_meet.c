@@ -99,10 +99,14 @@ static int mismatch(const struct meeting *m, uint32_t who, uint32_t n)
 			       kind(n, its, sizeof its), text));
 }
 
+/* One that goes because the epoch is over is not the reason. */
 static int gone(const struct meeting *m, uint32_t rank, int err)
 {
+	int end = kvr_group_check(m->c->g);
 	char text[256], at[WHERE];
 
+	if (end)
+		return end;
 	describe(m, rank, text, sizeof text);
 	return KVR_FAIL(err, "%s: round %llu: %s %s before it arrived", where(m, at),
 			(ull)m->s->round, text, err == -ESHUTDOWN ? "left" : "died");

@@ -306,6 +306,19 @@ START_TEST(test_epoch_that_is_over_has_no_new_rounds)
 }
 END_TEST
 
+/* Whoever was told first has left by now, and is not the reason. */
+START_TEST(test_end_of_the_epoch_comes_before_those_who_left)
+{
+	ck_assert_int_eq(barrier(0), -EAGAIN);
+	must(kvr_group_fail(l.g, KVR_MAX_RANKS, -EIO));
+	leave(&rank[1]);
+	rank[1] = (struct side){ 0 };
+	ck_assert_int_eq(barrier(0), -EIO);
+	ck_assert_int_eq(kvr_channels_barrier(rank[0].c, 0, 0, test_deadline_ms(LATE)), -EIO);
+	explained(kvr_explain(), "declared epoch 1 over", NULL);
+}
+END_TEST
+
 START_TEST(test_rounds_do_not_begin_again)
 {
 	struct kvr_channels *again;
@@ -390,6 +403,7 @@ static Suite *suite(void)
 	tcase_add_test(t, test_ninth_set);
 	tcase_add_test(t, test_unfinished_round_comes_first);
 	tcase_add_test(t, test_epoch_that_is_over_has_no_new_rounds);
+	tcase_add_test(t, test_end_of_the_epoch_comes_before_those_who_left);
 	tcase_add_test(t, test_rounds_do_not_begin_again);
 	tcase_add_test(t, test_forked_child_is_refused);
 	tcase_add_test(t, test_waiting_rank_looks_at_other_channels);
