@@ -162,6 +162,14 @@ int kvr_channels_drained(struct kvr_channels *c, uint32_t channel);
 /* Rank: on these channels (bit c) every publish goes to all ranks. */
 void kvr_channels_whole(struct kvr_channels *c, uint32_t channels);
 
+/*
+ * Rank: drops the oldest message of that tag and request that is stashed or in the ring, if fn
+ * (NULL: always) says 1 to it. Returns how many. Nothing that is not there yet.
+ */
+int kvr_channels_forget_if(struct kvr_channels *c, uint32_t channel, uint32_t tag,
+			   const struct kvr_request *request,
+			   int (*fn)(void *arg, const struct kvr_message *message), void *arg);
+
 /* channel_stash.c: private memory alone. */
 
 /* `payload`: the largest of one message, and of one in a ring. */

@@ -491,6 +491,39 @@ int kvr_channels_forget(struct kvr_channels *channels, uint32_t channel,
 	return n;
 }
 
+int kvr_channels_forget_if(struct kvr_channels *channels, uint32_t channel, uint32_t tag,
+			   const struct kvr_request *request,
+			   int (*fn)(void *arg, const struct kvr_message *message), void *arg)
+{
+	int err = begin(channels, "kvr_channels_forget", KVR_CALL_TAKE, channel);
+	struct kvr_inbox *in = &channels->inbox[channel];
+	struct kvr_stashed *e;
+	struct kvr_arrival a;
+
+	while (!err && kvr_channels_front(channels, channel, &a) == 1) {
+		if (kvr_stash_full(&in->stash, a.len)) {
+			kvr_ring_rewind(&in->reader);
+			break;
+		}
+		err = stash_front(channels, channel, &a);
+	}
+	e = err ? NULL : kvr_stash_find(&in->stash, tag, request);
+	if (e && fn) {
+		struct kvr_message m = { .channel = channel,
+					 .tag = e->tag,
+					 .number = e->number,
+					 .request = e->request,
+					 .data = e->data,
+					 .len = e->len };
+
+		if (!fn(arg, &m))
+			e = NULL;
+	}
+	if (e)
+		drop(channels, channel, e);
+	return e != NULL;
+}
+
 int kvr_channels_forget_upto(struct kvr_channels *channels, uint32_t channel, uint64_t number)
 {
 	int n = 0, err = begin(channels, "kvr_channels_forget_upto", KVR_CALL_TAKE, channel);

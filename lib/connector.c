@@ -68,10 +68,12 @@ static int enter_alive(struct kvr_connector *c, enum kvr_call call, uint32_t cha
 
 /*
  * A call that all must make alike goes into this process's log, once: calling again for an answer
- * that did not come yet is the same call. What came is an answer, also a refusal.
+ * that did not come yet is the same call. What was taken, or published, is an answer, also a
+ * refusal.
  */
 static void alike_call(struct kvr_connector *c, enum kvr_alike kind, const struct kvr_request *req)
 {
+	c->answered = 0;
 	kvr_alike_call(&c->alike, kind, req, 0, NULL);
 }
 
@@ -79,10 +81,8 @@ static int alike_answer(struct kvr_connector *c, enum kvr_alike kind, int result
 {
 	struct kvr_drift d;
 
-	if (result != -EINTR && result != -EAGAIN && result != -ETIMEDOUT) {
+	if (c->answered)
 		kvr_alike_answered(&c->alike, kind);
-		return result;
-	}
 	if (result != -ETIMEDOUT || !kvr_alike_check(&c->alike, &d))
 		return result;
 	return kvr_fail_more(result,
@@ -124,12 +124,11 @@ int kvr_connector_release(struct kvr_connector *c, const struct kvr_request *req
 
 	if (err)
 		return err;
+	kvr_alike_closed(&c->alike, KVR_ALIKE_LOOKUP, &req);
 	if (is_leader(c)) {
 		kvr_engine_release(c->engine, &req);
 	} else {
-		/* Without a pin there is no load; stores of the request may still come. */
-		kvr_channels_forget(c->channels, KVR_CH_LOOKUP, &req);
-		kvr_channels_forget(c->channels, KVR_CH_LOAD, &req);
+		kvr_rank_release(c, &req);
 	}
 	return leave(c, KVR_CALL_RELEASE, KVR_CH_LOOKUP, &req, 0);
 }
@@ -141,6 +140,8 @@ int kvr_connector_abort(struct kvr_connector *c, const struct kvr_request *reque
 
 	if (n)
 		return n;
+	for (uint32_t kind = 0; kind < KVR_ALIKES; kind++)
+		kvr_alike_closed(&c->alike, kind, &req);
 	if (is_leader(c))
 		n = kvr_engine_abort(c->engine, &req);
 	else
@@ -162,8 +163,11 @@ int kvr_connector_refuse(struct kvr_connector *c, enum kvr_kind kind,
 
 	if (!err && !is_leader(c))
 		err = KVR_FAIL(-EINVAL, "refuse: rank %u asked; the leader decides", c->rank);
-	if (!err && (status >= 0 || status < -4095))
-		err = KVR_FAIL(-EINVAL, "refuse: status %d; a negative errno", status);
+	if (!err && (status >= 0 || status < -4095 || status == -EINTR || status == -ETIMEDOUT))
+		err = KVR_FAIL(-EINVAL,
+			       "refuse: status %d; a negative errno that does not mean that the "
+			       "answer did not come",
+			       status);
 	if (!err && (uint32_t)kind >= KVR_KIND_RESET)
 		err = KVR_FAIL(-EINVAL, "refuse: kind %d is none that can be refused", (int)kind);
 	if (!err) { /* it stands for the call that the leader does not make */
@@ -233,7 +237,9 @@ static int load_begin(struct kvr_connector *c, const struct kvr_request *request
 	struct kvr_request req = kvr_request_name(request);
 	int err = enter_alive(c, KVR_CALL_LOAD_BEGIN, KVR_CH_LOAD);
 
-	if (!err) {
+	if (!err && layered && !is_leader(c) && kvr_rank_load_resumes(c, &req)) {
+		err = kvr_rank_load_begin(c, &req, n, layered, deadline_ns);
+	} else if (!err) {
 		alike_call(c, KVR_ALIKE_LOAD, &req);
 		err = is_leader(c) ? kvr_lead_load_begin(c, &req, n, layered, deadline_ns)
 				   : kvr_rank_load_begin(c, &req, n, layered, deadline_ns);
@@ -340,7 +346,7 @@ int kvr_connector_prefetch_cancel(struct kvr_connector *c, const struct kvr_requ
 	if (!err && is_leader(c))
 		kvr_engine_prefetch_cancel(c->engine, &req);
 	else if (!err)
-		kvr_channels_forget(c->channels, KVR_CH_PREFETCH, &req);
+		kvr_rank_prefetch_cancel(c, &req);
 	return leave(c, KVR_CALL_PREFETCH_CANCEL, KVR_CH_PREFETCH, &req, err);
 }
 

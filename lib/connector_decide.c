@@ -39,10 +39,8 @@ int kvr_rank_prefetch_status(struct kvr_connector *c, const struct kvr_request *
 		return kvr_group_check(c->group);
 	}
 	err = kvr_rank_wait_op(c, op, KVR_STAGE_DONE, kvr_deadline(0), &done);
-	if (err)
-		return err;
-	*ret_done = done;
-	return 1;
+	*ret_done = err ? op->good : done;
+	return err ? err : 1;
 }
 
 int kvr_rank_proposal(struct kvr_connector *c, const struct kvr_request *req, void *manifest,
@@ -132,6 +130,20 @@ static const struct kvr_rank_op *still_open(const struct kvr_connector *c)
 	return NULL;
 }
 
+/* What was published before the reset counts for nothing after it. */
+static int forget_before(struct kvr_connector *c, const struct kvr_message *m)
+{
+	static const uint32_t channels[] = { KVR_CH_LOOKUP, KVR_CH_STORE, KVR_CH_LOAD,
+					     KVR_CH_PREFETCH, KVR_CH_CONTROL };
+	uint64_t told[KVR_CHANNELS];
+	int n = 0;
+
+	memcpy(told, (const uint8_t *)m->data + sizeof(struct kvr_engine_answer), sizeof told);
+	for (uint32_t i = 0; i < KVR_ARRAY_LEN(channels) && n >= 0; i++)
+		n = kvr_channels_forget_upto(c->channels, channels[i], told[channels[i]]);
+	return n < 0 ? n : 0;
+}
+
 int kvr_rank_reset(struct kvr_connector *c, const struct kvr_request *req, uint64_t deadline_ns)
 {
 	const struct kvr_rank_op *open;
@@ -142,7 +154,12 @@ int kvr_rank_reset(struct kvr_connector *c, const struct kvr_request *req, uint6
 
 	if (err)
 		return err;
+	err = forget_before(c, &m);
 	open = still_open(c);
+	if (err) {
+		kvr_rank_answer(c, op, KVR_ACK_FAILED, (uint32_t)-err);
+		return err;
+	}
 	if (!open) {
 		kvr_rank_answer(c, op, KVR_ACK_VOTED, 0);
 		return 0;

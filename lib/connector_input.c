@@ -130,6 +130,8 @@ static int record(const struct kvr_connector *c, const struct kvr_message *m,
 	if (!err)
 		err = bound(c, m, "record's number of blocks", r->blocks, 0, c->config.max_blocks);
 	if (!err)
+		err = bound(c, m, "record's stage before", r->reached, 0, KVR_STAGE_FAILED - 1);
+	if (!err)
 		err = bound(c, m, "record's entry", r->entry, 0, c->group->layout.ops - 1);
 	return err ? err : bound(c, m, "record's generation", r->gen, 1, UINT32_MAX);
 }

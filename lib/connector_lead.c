@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "atomic.h"
+#include "channel_priv.h"
 #include "connector_priv.h"
 #include "err.h"
 #include "point.h"
@@ -25,6 +26,8 @@ int kvr_lead_lookup(struct kvr_connector *c, const struct kvr_request *req,
 		kvr_engine_release(c->engine, req);
 		return err;
 	}
+	c->answered = 1;
+	kvr_engine_looked(c->engine, req, c->channels->published[KVR_CH_LOOKUP]);
 	if (!status)
 		*ret_hit = hit;
 	return status;
@@ -45,10 +48,13 @@ int kvr_lead_refuse(struct kvr_connector *c, enum kvr_kind kind, const struct kv
 	struct kvr_engine_answer a = { .status = status };
 	struct kvr_wire_lookup w = { .status = status };
 	const void *data = kind == KVR_KIND_LOOKUP ? (const void *)&w : &a;
+	int err;
 
-	return kvr_channels_publish(c->channels, kvr_begins[kind].channel, 0, kvr_begins[kind].tag,
-				    req, data, kind == KVR_KIND_LOOKUP ? sizeof w : sizeof a,
-				    deadline_ns);
+	err = kvr_channels_publish(c->channels, kvr_begins[kind].channel, 0, kvr_begins[kind].tag,
+				   req, data, kind == KVR_KIND_LOOKUP ? sizeof w : sizeof a,
+				   deadline_ns);
+	c->answered = !err;
+	return err;
 }
 
 /*
@@ -72,6 +78,7 @@ static int publish_begin(struct kvr_connector *c, enum kvr_op_kind kind,
 	err = kvr_channels_publish(c->channels, kvr_begins[kind].channel, 0, kvr_begins[kind].tag,
 				   req, c->message, (uint32_t)len,
 				   a->status ? kvr_deadline(1000) : deadline_ns);
+	c->answered = !err;
 	if (a->status)
 		return err ? err : KVR_FAIL(a->status, "%s", text);
 	if (a->gen && err)
@@ -140,6 +147,7 @@ static int publish_completions(struct kvr_connector *c, uint64_t tick,
 					     .attempt = done[i].request.attempt,
 					     .kind = (uint8_t)done[i].kind,
 					     .stage = (uint8_t)done[i].stage,
+					     .reached = (uint8_t)c->names[i].reached,
 					     .status = done[i].status,
 					     .blocks = done[i].blocks,
 					     .entry = c->names[i].entry,

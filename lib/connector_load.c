@@ -257,12 +257,25 @@ static int load_agree(struct kvr_connector *c, struct kvr_rank_op *op, uint64_t 
 
 	kvr_rank_answer(c, op, KVR_ACK_VOTED, 0);
 	err = load_stage(c, op, KVR_STAGE_COMMITTED, deadline_ns, &none);
-	if (err != -ETIMEDOUT)
+	if (err != -ETIMEDOUT || kvr_rank_op_ended(c, op))
 		return err;
-	/* It is not there for the load any more; if the others are under way, they hear of it. */
-	kvr_rank_answer(c, op, KVR_ACK_FAILED, ETIMEDOUT);
-	kvr_rank_list_drop(c, op);
+	/* The vote may have been counted already: only the leader knows, and says so at once. */
+	kvr_rank_answer(c, op, KVR_ACK_WITHDRAWN, 0);
+	err = load_stage(c, op, KVR_STAGE_COMMITTED, kvr_deadline(0) + KVR_ANSWER_GRACE_NS, &none);
+	if (err == -ETIMEDOUT && !kvr_rank_op_ended(c, op))
+		kvr_rank_give_up(c, op); /* nobody is there to say it */
 	return err;
+}
+
+/* After -EINTR the answer was taken, perhaps. */
+static int resumes(const struct kvr_rank_op *op)
+{
+	return op && !op->since && op->layered && op->list != KVR_NO_LIST && !op->agreed;
+}
+
+int kvr_rank_load_resumes(struct kvr_connector *c, const struct kvr_request *req)
+{
+	return resumes(kvr_rank_op_find(&c->known, req, KVR_OP_LOAD));
 }
 
 int kvr_rank_load_begin(struct kvr_connector *c, const struct kvr_request *req, uint32_t n,
@@ -273,8 +286,7 @@ int kvr_rank_load_begin(struct kvr_connector *c, const struct kvr_request *req, 
 	struct kvr_message m;
 	int err = 0;
 
-	/* After -EINTR the answer was taken, perhaps. */
-	if (!layered || !op || op->since || op->list == KVR_NO_LIST || op->agreed) {
+	if (!layered || !resumes(op)) {
 		err = kvr_rank_take_begin(c, KVR_OP_LOAD, req, n, deadline_ns, &a, &op, &m);
 		if (err || !a.gen)
 			return err; /* 0: nothing is left, and there is no operation */
@@ -306,6 +318,8 @@ int kvr_rank_load_done(struct kvr_connector *c, const struct kvr_request *req)
 		kvr_rank_count(&kvr_rank_page(c)->duplicate);
 		return 0;
 	}
+	if (kvr_rank_op_ended(c, op))
+		kvr_rank_count(&kvr_rank_page(c)->late);
 	/* Without a vote this rank gives up the load: the others must not wait for it. */
 	if (op->voted)
 		kvr_rank_answer(c, op, KVR_ACK_DONE, op->good);

@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "channel_priv.h"
 #include "connector_priv.h"
 #include "err.h"
 #include "fork.h"
@@ -14,7 +15,8 @@
 #include "node.h"
 #include "util.h"
 
-#define POOL_ALIGN 4096u /* of slots: what direct I/O needs on the devices we know */
+#define BULK_BYTES 1048576u /* group.h's default */
+#define POOL_ALIGN 4096u    /* of slots: what direct I/O needs on the devices we know */
 
 static void number_segments(struct kvr_connector *c)
 {
@@ -76,7 +78,10 @@ static int lead_group(struct kvr_connector *c, const char *name, const struct kv
 				"%u to %u",
 				ring, KVR_RING_MIN, KVR_RING_MAX);
 	c->config.version = KVR_CONFIG_VERSION;
-	c->config.max_blocks = blocks_per_message(payload - (uint32_t)sizeof(struct kvr_msg_head));
+	/* What fits one message: a ring's, or one in the bulk area. */
+	payload = (uint32_t)kvr_max(payload - sizeof(struct kvr_msg_head),
+				    (o->bulk_bytes ? o->bulk_bytes : BULK_BYTES) / 4);
+	c->config.max_blocks = blocks_per_message(payload);
 	c->config.pool_slots = kvr_pool_slots(o->host_bytes, &c->geo);
 	c->config.slot_bytes = c->geo.slot_bytes;
 	c->config.shape = *o->shape;
@@ -132,7 +137,10 @@ static int lead_engine(struct kvr_connector *c, const struct kvr_connector_opts 
 	};
 
 	c->max_payload = kvr_channels_max_payload(c->channels);
-	c->chunk = (uint32_t)((c->max_payload - sizeof(struct kvr_wire_complete)) /
+	/* Completions go through the rings: a rank that is slow then holds up nobody's bulk area.
+	 */
+	c->chunk = (uint32_t)((kvr_channels_inline_payload(c->channels) -
+			       sizeof(struct kvr_wire_complete)) /
 			      sizeof(struct kvr_wire_record));
 	c->blocks = calloc(c->config.max_blocks, sizeof *c->blocks);
 	c->names = calloc(c->chunk, sizeof *c->names);

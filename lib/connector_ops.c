@@ -211,7 +211,7 @@ void kvr_rank_acknowledge(struct kvr_connector *c, uint32_t entry, uint32_t gen,
 void kvr_rank_answer(struct kvr_connector *c, struct kvr_rank_op *op, enum kvr_ack code,
 		     uint32_t value)
 {
-	op->answered |= code != KVR_ACK_VOTED && code != KVR_ACK_VERIFIED;
+	op->answered |= code == KVR_ACK_COPIED || code == KVR_ACK_DONE || code == KVR_ACK_FAILED;
 	kvr_rank_acknowledge(c, op->entry, op->gen, code, value);
 }
 
@@ -226,7 +226,7 @@ void kvr_rank_give_up(struct kvr_connector *c, struct kvr_rank_op *op)
  * The answer to a begin that this rank never asked for (it skipped an aborted request) expires. The
  * leader waits for this rank: say that it will not come, so that the operation ends on all.
  */
-static void begin_dropped(void *arg, const struct kvr_message *m)
+void kvr_rank_begin_dropped(void *arg, const struct kvr_message *m)
 {
 	struct kvr_connector *c = arg;
 	struct kvr_engine_answer a;
@@ -256,7 +256,7 @@ int kvr_rank_open(struct kvr_connector *c)
 	kvr_channels_whole(c->channels, 1u << KVR_CH_LOOKUP | 1u << KVR_CH_STORE |
 						1u << KVR_CH_COMPLETE | 1u << KVR_CH_LOAD |
 						1u << KVR_CH_PREFETCH | 1u << KVR_CH_CONTROL);
-	kvr_channels_on_drop(c->channels, begin_dropped, c);
+	kvr_channels_on_drop(c->channels, kvr_rank_begin_dropped, c);
 	kvr_channels_on_wait(c->channels, make_room, c);
 	/* What the leader may have open, and what it may tell before this rank asks: all begins
 	 * that fit into two rings and stashes. */

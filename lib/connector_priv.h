@@ -45,7 +45,8 @@ static inline uint64_t kvr_keys_sum(uint64_t space, const struct kvr_key *keys, 
  * PREFETCH: the former alone. PROPOSE: it, then the caller's manifest. RESET: it, then the
  * watermarks of all channels: what was published before it is forgotten.
  */
-_Static_assert(sizeof(struct kvr_engine_answer) == 32, "wire");
+_Static_assert(sizeof(struct kvr_engine_answer) == 40, "wire");
+
 _Static_assert(sizeof(struct kvr_engine_block) == 16, "wire");
 
 /* STORE_COMPLETE: the head, then `count` records. */
@@ -58,7 +59,8 @@ struct kvr_wire_record {
 	uint64_t id, space;
 	uint32_t attempt;
 	uint8_t kind, stage;
-	uint16_t reserved;
+	uint8_t reached; /* the last stage before an end */
+	uint8_t reserved;
 	int32_t status;
 	uint32_t blocks;
 	uint32_t entry, gen; /* which operation: names can be used again */
@@ -81,6 +83,7 @@ struct kvr_rank_op {
 	uint32_t agreed;   /* by layers: the begin returned, and the load with it */
 	uint32_t layers;   /* by layers: groups that this rank verified */
 	uint32_t answered; /* this rank's last word is stored: it touches no block any more */
+	uint32_t closed;   /* aborted here: what is said of that name now is of another one */
 	uint32_t held;	   /* a wait looks at it */
 	uint32_t next;	   /* in its bucket */
 	uint32_t bad; /* the leader's word for it was impossible: this one, when so much was told */
@@ -96,6 +99,12 @@ struct kvr_rank_ops {
 	struct kvr_engine_block *lists; /* [KVR_OPEN_LISTS][max_blocks] */
 	uint64_t lists_used;
 	struct kvr_slot_header *header; /* copy of the one being verified */
+	/* Lookups that had their answer and were not released; the oldest gives way. */
+	struct kvr_rank_lookup {
+		struct kvr_request req;
+		uint64_t number; /* of the answer; 0: none */
+	} looked[KVR_OPEN_LISTS];
+	uint32_t looked_at;
 	/* completions taken from the ring, not yet given to the caller */
 	struct kvr_completion *pending;
 	uint64_t head, tail;
@@ -131,6 +140,7 @@ struct kvr_connector {
 	int ended;	    /* rank: the leader's end was taken */
 	uint32_t forks;	    /* a forked child's copy of the handle is inert */
 	uint32_t polls;	    /* rank: that found nothing */
+	int answered;	    /* the call in hand took, or published, its answer */
 	struct kvr_alike_logs alike;
 };
 
@@ -224,10 +234,14 @@ int kvr_rank_store_begin(struct kvr_connector *c, const struct kvr_request *req,
 			 struct kvr_block *ret_blocks, uint32_t *ret_covered);
 int kvr_rank_store_copied(struct kvr_connector *c, const struct kvr_request *req, int status);
 void kvr_rank_abort(struct kvr_connector *c, const struct kvr_request *req);
+void kvr_rank_release(struct kvr_connector *c, const struct kvr_request *req);
+void kvr_rank_prefetch_cancel(struct kvr_connector *c, const struct kvr_request *req);
 int kvr_rank_wait_store(struct kvr_connector *c, const struct kvr_request *req,
 			enum kvr_stage stage, uint64_t deadline_ns);
 int kvr_rank_load_begin(struct kvr_connector *c, const struct kvr_request *req, uint32_t n,
 			int layered, uint64_t deadline_ns);
+/* A begin by layers that had its answer and waits for the others: after -EINTR it goes on. */
+int kvr_rank_load_resumes(struct kvr_connector *c, const struct kvr_request *req);
 int kvr_rank_load_wait_layer(struct kvr_connector *c, const struct kvr_request *req,
 			     const struct kvr_key *keys, uint32_t group, uint64_t deadline_ns,
 			     struct kvr_block *ret_blocks, uint32_t max);

@@ -22,10 +22,13 @@ int kvr_rank_bad_message(struct kvr_connector *c, const struct kvr_message *m, c
 			kvr_tag_name(m->tag), m->len, why);
 }
 
+static struct kvr_rank_lookup *looked(struct kvr_rank_ops *k, const struct kvr_request *req);
+
 int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req,
 		    const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
 		    struct kvr_hit *ret_hit)
 {
+	struct kvr_rank_lookup *l;
 	struct kvr_wire_lookup w;
 	struct kvr_message m;
 	int err = kvr_channels_take_for(c->channels, KVR_CH_LOOKUP, KVR_TAG_LOOKUP_RESULT, req,
@@ -33,6 +36,11 @@ int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req,
 
 	if (err)
 		return err;
+	c->answered = 1;
+	l = looked(&c->known, req);
+	if (!l)
+		l = &c->known.looked[c->known.looked_at++ % KVR_OPEN_LISTS];
+	*l = (struct kvr_rank_lookup){ *req, m.number };
 	if (m.len != sizeof w)
 		return kvr_rank_bad_message(c, &m, "not the size of a lookup's answer");
 	memcpy(&w, m.data, sizeof w);
@@ -72,7 +80,7 @@ static int begin_known(struct kvr_connector *c, uint32_t kind, const struct kvr_
 			"more blocks than were asked for; do all ranks pass the "
 			"same keys?");
 	op = kvr_rank_op_exact(&c->known, req, kind, a->entry, a->gen);
-	if (op && op->stage == KVR_STAGE_CANCELLED && op->since)
+	if (op && op->stage == KVR_STAGE_CANCELLED && op->since && kind != KVR_OP_PREFETCH)
 		return KVR_FAIL(-ECANCELED,
 				"rank %u: the %s of request %llu/%u was cancelled before this rank "
 				"began it",
@@ -126,6 +134,7 @@ int kvr_rank_take_begin(struct kvr_connector *c, uint32_t kind, const struct kvr
 				    req, deadline_ns, &m);
 	if (err)
 		return err;
+	c->answered = 1;
 	if (m.len < sizeof a)
 		return kvr_rank_bad_message(c, &m, "shorter than its fixed part");
 	memcpy(&a, m.data, sizeof a);
@@ -239,21 +248,91 @@ int kvr_rank_wait_store(struct kvr_connector *c, const struct kvr_request *req,
 		  : kvr_rank_unknown(c, req, KVR_OP_STORE);
 }
 
+/* --- the end of a request
+ * ------------------------------------------------------------------------- */
+
+static struct kvr_rank_lookup *looked(struct kvr_rank_ops *k, const struct kvr_request *req)
+{
+	for (uint32_t i = 0; i < KVR_ARRAY_LEN(k->looked); i++)
+		if (k->looked[i].number && kvr_request_equal(&k->looked[i].req, req))
+			return &k->looked[i];
+	return NULL;
+}
+
+/*
+ * The leader may be ahead, and what waits in the ring be the answer to a later call of that name.
+ * So only a call that had no answer here takes one away, the oldest; and of loads only one that
+ * uses the pin of this lookup, or of one before it.
+ */
+static int drop_one(struct kvr_connector *c, uint32_t kind, const struct kvr_request *req,
+		    int (*fn)(void *, const struct kvr_message *), void *arg)
+{
+	return kvr_channels_forget_if(c->channels, kvr_begins[kind].channel, kvr_begins[kind].tag,
+				      req, fn, arg);
+}
+
+static int keep_number(void *arg, const struct kvr_message *m)
+{
+	*(uint64_t *)arg = m->number;
+	return 1;
+}
+
+static int of_lookup(void *arg, const struct kvr_message *m)
+{
+	struct kvr_engine_answer a;
+
+	if (m->len < sizeof a)
+		return 1;
+	memcpy(&a, m->data, sizeof a);
+	return a.lookup <= *(const uint64_t *)arg;
+}
+
+void kvr_rank_release(struct kvr_connector *c, const struct kvr_request *req)
+{
+	struct kvr_rank_lookup *l = looked(&c->known, req);
+	uint64_t number = l ? l->number : 0;
+
+	if (l)
+		l->number = 0;
+	else
+		drop_one(c, KVR_KIND_LOOKUP, req, keep_number, &number);
+	while (number && drop_one(c, KVR_OP_LOAD, req, of_lookup, &number) > 0)
+		;
+}
+
+void kvr_rank_prefetch_cancel(struct kvr_connector *c, const struct kvr_request *req)
+{
+	struct kvr_rank_op *op = kvr_rank_op_find(&c->known, req, KVR_OP_PREFETCH);
+
+	if (op && !op->since && !op->closed)
+		op->closed = 1;
+	else
+		drop_one(c, KVR_OP_PREFETCH, req, NULL, NULL);
+}
+
+static void op_abort(struct kvr_connector *c, struct kvr_rank_op *op)
+{
+	op->closed = 1;
+	if (op->answered || op->kind == KVR_OP_PREFETCH || op->kind == KVR_OP_RESET ||
+	    (op->kind == KVR_OP_STORE && !op->n) || (op->kind == KVR_OP_DECISION && op->voted))
+		return;
+	if (op->kind == KVR_OP_LOAD && op->voted)
+		kvr_rank_answer(c, op, KVR_ACK_DONE, op->good);
+	kvr_rank_give_up(c, op);
+}
+
 void kvr_rank_abort(struct kvr_connector *c, const struct kvr_request *req)
 {
-	static const uint32_t channels[] = { KVR_CH_LOOKUP, KVR_CH_STORE, KVR_CH_LOAD,
-					     KVR_CH_PREFETCH };
-	static const uint32_t kinds[] = { KVR_OP_STORE, KVR_OP_LOAD };
+	static const uint32_t kinds[] = { KVR_OP_STORE, KVR_OP_LOAD, KVR_OP_PREFETCH,
+					  KVR_OP_DECISION, KVR_OP_RESET };
 
-	for (uint32_t i = 0; i < KVR_ARRAY_LEN(channels); i++)
-		kvr_channels_forget(c->channels, channels[i], req);
+	kvr_rank_release(c, req);
 	for (uint32_t i = 0; i < KVR_ARRAY_LEN(kinds); i++) {
 		struct kvr_rank_op *op = kvr_rank_op_find(&c->known, req, kinds[i]);
 
-		if (!op || op->since || op->answered || (op->kind == KVR_OP_STORE && !op->n))
-			continue;
-		if (op->voted)
-			kvr_rank_answer(c, op, KVR_ACK_DONE, op->good);
-		kvr_rank_give_up(c, op);
+		if (op && !op->since && !op->closed)
+			op_abort(c, op);
+		else if (kinds[i] != KVR_OP_LOAD) /* release did */
+			drop_one(c, kinds[i], req, NULL, NULL);
 	}
 }

@@ -29,6 +29,8 @@ static inline void kvr_rank_count(uint64_t *counter)
 {
 	kvr_store_relaxed(counter, *counter + 1);
 }
+/* That answer will not be taken; arg: the connector. The leader is told. */
+void kvr_rank_begin_dropped(void *arg, const struct kvr_message *m);
 /* Stores this rank's word for an operation and rings the leader, unless the entry is another's. */
 void kvr_rank_acknowledge(struct kvr_connector *c, uint32_t entry, uint32_t gen, enum kvr_ack code,
 			  uint32_t value);

@@ -75,6 +75,9 @@ static void pend(struct kvr_connector *c, const struct kvr_wire_record *r, uint6
 	if (r->stage < KVR_STAGE_FAILED)
 		op->reached = r->stage;
 	if (r->stage >= KVR_STAGE_END) {
+		op->reached = (uint32_t)kvr_max(op->reached, r->reached);
+		if (r->kind == KVR_OP_PREFETCH)
+			op->good = r->blocks;
 		op->stage = r->stage;
 		op->status = r->status;
 		op->end_tick = tick;
@@ -88,7 +91,7 @@ static void pend(struct kvr_connector *c, const struct kvr_wire_record *r, uint6
 int kvr_rank_pull(struct kvr_connector *c)
 {
 	struct kvr_rank_ops *k = &c->known;
-	uint64_t most = c->max_payload / sizeof(struct kvr_wire_record);
+	uint64_t most = kvr_channels_inline_payload(c->channels) / sizeof(struct kvr_wire_record);
 
 	if (k->broken[0])
 		return kvr_input_broken(c, 0);
@@ -109,7 +112,7 @@ int kvr_rank_pull(struct kvr_connector *c)
 			return kvr_input_broken(
 				c, kvr_rank_bad_message(c, &m, "shorter than its fixed part"));
 		memcpy(&w, m.data, sizeof w);
-		if (m.len != sizeof w + w.count * sizeof(struct kvr_wire_record))
+		if (w.count > most || m.len != sizeof w + w.count * sizeof(struct kvr_wire_record))
 			err = kvr_rank_bad_message(c, &m, "its length and its count do not agree");
 		else
 			err = kvr_input_complete(c, &m, &w);

@@ -342,6 +342,7 @@ static void *run(void *arg)
 		ring(e, ranks, caller && changed);
 		if (e->reset_ready) { /* set by this thread alone */
 			kvr_reset_run(e);
+			ring(e, 1, 1);
 			continue;
 		}
 		if (!changed && !err)

@@ -51,6 +51,7 @@ struct kvr_engine_block {
 /* Which operation a completion is of: names can be used again, entry and generation are unique. */
 struct kvr_engine_name {
 	uint32_t entry, gen;
+	uint32_t reached; /* the last stage before an end */
 };
 
 /* Why a begin was refused with -EAGAIN. */
@@ -65,12 +66,15 @@ struct kvr_engine_answer {
 	uint32_t reason;  /* of -EAGAIN: enum kvr_refused */
 	uint32_t flags;	  /* KVR_OP_LAYERED */
 	uint32_t groups;  /* load by layers: how many there will be */
+	uint64_t lookup;  /* load: the number of the lookup's answer whose pin it uses */
 };
 
 /* The calls of connector.h, leader's part; blocks has room for max_blocks. Return -EOWNERDEAD and
  * the like when the group is over, -EINTR; any other failure of a begin is in answer->status. */
 int kvr_engine_lookup(struct kvr_engine *e, const struct kvr_request *req,
 		      const struct kvr_key *keys, uint32_t n, struct kvr_hit *ret_hit);
+/* The answer of a lookup went out under that number. */
+void kvr_engine_looked(struct kvr_engine *e, const struct kvr_request *req, uint64_t number);
 int kvr_engine_release(struct kvr_engine *e, const struct kvr_request *req);
 int kvr_engine_store_begin(struct kvr_engine *e, const struct kvr_request *req,
 			   const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,

@@ -69,6 +69,17 @@ int kvr_engine_lookup(struct kvr_engine *e, const struct kvr_request *req,
 	return err;
 }
 
+void kvr_engine_looked(struct kvr_engine *e, const struct kvr_request *req, uint64_t number)
+{
+	struct kvr_pin *pin;
+
+	pthread_mutex_lock(&e->lock);
+	pin = pin_find(e, req);
+	if (pin)
+		pin->lookup = number;
+	pthread_mutex_unlock(&e->lock);
+}
+
 int kvr_engine_release(struct kvr_engine *e, const struct kvr_request *req)
 {
 	struct kvr_pin *pin;
@@ -132,8 +143,10 @@ struct begin {
 	struct kvr_engine_answer *answer;
 	struct kvr_engine_block *blocks;
 	uint64_t deadline;
+	uint64_t lookup;
 	struct kvr_op *op;
 	enum kvr_refused refused;
+
 	char reason[256]; /* why the last try found no room */
 };
 
@@ -141,6 +154,20 @@ static void refuse(struct begin *b, int status)
 {
 	snprintf(b->reason, sizeof b->reason, "%s", kvr_explain());
 	*b->answer = (struct kvr_engine_answer){ .status = status, .reason = b->refused };
+}
+
+static int quarantine_full(const struct kvr_engine *e)
+{
+	const struct kvr_op *op = &e->ops[e->held];
+
+	return KVR_FAIL(
+		-EAGAIN,
+		"%llu of the pool's %llu slots are in quarantine, more than a quarter: rank "
+		"%u, for one, did not say that it no longer copies the %s of request "
+		"%llu/%u",
+		(unsigned long long)e->held_slots, (unsigned long long)e->pool.slots,
+		(uint32_t)__builtin_ctzll((op->need & ~op->acked) | 1ull << 63),
+		kvr_op_kind_name(op->kind), (unsigned long long)op->req.id, op->req.attempt);
 }
 
 /* An entry for a new operation, or the reason why there is none. *ret_final: waiting does not help.
@@ -173,6 +200,9 @@ static int begin_op(struct begin *b, int *ret_final)
 		return KVR_FAIL(-EAGAIN, "%u operations wait for ranks, the most at once",
 				e->open_count);
 	b->refused = KVR_REFUSED_POOL; /* all that can be missing from here on */
+	if (e->held_slots > e->pool.slots / 4 &&
+	    (b->kind == KVR_OP_STORE || b->kind == KVR_OP_LOAD))
+		return quarantine_full(e);
 	b->op = kvr_op_new(e, b->req, b->kind, b->flags);
 	b->op->deadline = b->deadline;
 	return 0;
@@ -189,6 +219,7 @@ static int begin_decided(struct begin *b, uint32_t covered)
 						 .count = op->blocks,
 						 .covered = covered,
 						 .flags = op->flags,
+						 .lookup = b->lookup,
 						 .groups = op->flags & KVR_OP_LAYERED
 								   ? b->e->geo.layer_groups
 								   : 0 };
@@ -284,6 +315,8 @@ static int try_load(struct begin *b)
 	}
 	if (b->flags & KVR_OP_LAYERED)
 		kvr_layers_divide(e, b->op);
+	b->lookup = pin->lookup;
+
 	if (!b->op->n && n && !e->tier.blocks[pin->ids[0]].dead)
 		return begin_refused(b,
 				     KVR_FAIL(-EAGAIN,
@@ -516,7 +549,8 @@ static int op_ready(void *arg)
 	} else if (op->stage == KVR_STAGE_LOST &&
 		   (op->kind == KVR_OP_LOAD || op->reached < w->stage)) {
 		done = lost(w->e, op);
-	} else if (op->reached >= w->stage) {
+	} else if (op->reached >= w->stage &&
+		   !(op->kind == KVR_OP_LOAD && op->stage == KVR_STAGE_CANCELLED)) {
 		w->value = op->good;
 		done = 1;
 	} else if (op->stage >= KVR_STAGE_END) {
@@ -621,7 +655,7 @@ uint32_t kvr_engine_records(struct kvr_engine *e, uint32_t from, struct kvr_comp
 
 		ret[n] = r->c;
 		if (ret_names)
-			ret_names[n] = (struct kvr_engine_name){ r->entry, r->gen };
+			ret_names[n] = (struct kvr_engine_name){ r->entry, r->gen, r->reached };
 	}
 	pthread_mutex_unlock(&e->lock);
 	return n;

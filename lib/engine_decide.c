@@ -74,6 +74,12 @@ int kvr_reset_progress(struct kvr_engine *e, struct kvr_op *op)
 		return 1;
 	}
 	if (all && quiet(e)) {
+		/* From here on nobody but the thread touches the tier, and with it the store. */
+		while (e->pin_count) {
+			struct kvr_pin *pin = &e->pins[--e->pin_count];
+
+			kvr_tier_unpin(&e->tier, pin->ids, pin->n);
+		}
 		e->reset_ready = 1;
 		kvr_op_stage(e, op, KVR_STAGE_COMMITTED, 0, 0);
 	}
@@ -87,11 +93,6 @@ void kvr_reset_run(struct kvr_engine *e)
 
 	pthread_mutex_lock(&e->lock);
 	op = &e->ops[e->reset];
-	while (e->pin_count) {
-		struct kvr_pin *pin = &e->pins[--e->pin_count];
-
-		kvr_tier_unpin(&e->tier, pin->ids, pin->n);
-	}
 	kvr_tier_clear(&e->tier);
 	if (e->store)
 		kvr_store_info(e->store, &e->info);

@@ -27,6 +27,7 @@ static void record(struct kvr_engine *e, struct kvr_op *op, uint32_t stage, int 
 						   .blocks = blocks },
 					    .entry = kvr_op_entry(e, op),
 					    .gen = op->gen,
+					    .reached = op->reached,
 					    .end = (uint32_t)end };
 }
 
@@ -244,6 +245,7 @@ static int ack_possible(const struct kvr_engine *e, const struct kvr_op *op, uin
 		return kvr_word_gen(word) < op->gen || e->begun > UINT32_MAX;
 	switch (kvr_word_code(word)) {
 	case KVR_ACK_VOTED:
+	case KVR_ACK_WITHDRAWN:
 		return value == 0 && op->kind != KVR_OP_STORE && op->kind != KVR_OP_PREFETCH;
 	case KVR_ACK_COPIED:
 		return op->kind == KVR_OP_STORE && value == op->blocks;
@@ -262,6 +264,9 @@ static int ack_possible(const struct kvr_engine *e, const struct kvr_op *op, uin
 static enum kvr_ack bad_ack(struct kvr_engine *e, uint32_t rank, const struct kvr_op *op,
 			    uint64_t word, uint32_t *ret_value)
 {
+	struct kvr_leader_page *page = kvr_group_leader_page(e->group);
+
+	kvr_store_relaxed(&page->foreign, page->foreign + 1);
 	if (!e->bad_ack.word) {
 		e->bad_ack.word = word;
 		e->bad_ack.rank = rank;
@@ -287,6 +292,11 @@ static enum kvr_ack ack_of(struct kvr_engine *e, uint32_t rank, const struct kvr
 	if (!ack_possible(e, op, w))
 		return bad_ack(e, rank, op, w, ret_value);
 	*ret_value = kvr_word_value(w);
+	/* A vote that is taken back counts against it, unless it was counted before. */
+	if (kvr_word_gen(w) == op->gen && kvr_word_code(w) == KVR_ACK_WITHDRAWN) {
+		*ret_value = ETIMEDOUT;
+		return op->stage == KVR_STAGE_BEGUN ? KVR_ACK_FAILED : KVR_ACK_NONE;
+	}
 	if (kvr_word_gen(w) == op->gen)
 		return (enum kvr_ack)kvr_word_code(w);
 	if (kvr_load_relaxed32(&page->proc.state) == KVR_PROC_LEFT) {
@@ -385,17 +395,14 @@ void kvr_op_cut(struct kvr_engine *e, struct kvr_op *op, int status)
 
 int kvr_op_abort(struct kvr_engine *e, struct kvr_op *op, int status)
 {
-	if (op->stage == KVR_STAGE_NONE || op->aborted ||
+	if (op->stage == KVR_STAGE_NONE ||
 	    (op->kind == KVR_OP_STORE && op->stage > KVR_STAGE_BEGUN) ||
 	    (op->kind == KVR_OP_RESET && op->stage > KVR_STAGE_BEGUN))
 		return 0;
-	op->aborted = 1;
 	if (!op->status)
 		op->status = status;
 	if (op->kind == KVR_OP_LOAD)
 		op->good = 0;
-	if (may_copy(e, op) && e->held_slots + slots_of(op) > e->pool.slots / 4)
-		return 1; /* ends when the ranks answered */
 	cut(e, op, KVR_STAGE_CANCELLED);
 	return 1;
 }
@@ -420,12 +427,6 @@ static int held_progress(struct kvr_engine *e)
 		changed = 1;
 	}
 	return changed;
-}
-
-/* How an operation ends that failed after all ranks answered. */
-static void fail(struct kvr_engine *e, struct kvr_op *op)
-{
-	kvr_op_end(e, op, op->aborted ? KVR_STAGE_CANCELLED : KVR_STAGE_FAILED, op->status);
 }
 
 /* --- stores
@@ -504,7 +505,7 @@ static int store_progress(struct kvr_engine *e, struct kvr_op *op)
 			return 1;
 		}
 		store_undo(e, op);
-		fail(e, op);
+		kvr_op_end(e, op, KVR_STAGE_FAILED, op->status);
 		return 1;
 	case KVR_STAGE_COPIED:
 		for (; op->next < op->n; op->next++) {
@@ -560,7 +561,7 @@ int kvr_load_read(struct kvr_engine *e, struct kvr_op *op)
 
 static int load_progress(struct kvr_engine *e, struct kvr_op *op)
 {
-	if (op->flags & KVR_OP_LAYERED && op->stage <= KVR_STAGE_HOST && !op->aborted)
+	if (op->flags & KVR_OP_LAYERED && op->stage <= KVR_STAGE_HOST)
 		return kvr_layers_progress(e, op);
 	switch (op->stage) {
 	case KVR_STAGE_BEGUN:
@@ -580,7 +581,7 @@ static int load_progress(struct kvr_engine *e, struct kvr_op *op)
 		if (!kvr_op_acks(e, op, KVR_ACK_DONE))
 			return 0;
 		if (op->status)
-			fail(e, op);
+			kvr_op_end(e, op, KVR_STAGE_FAILED, op->status);
 		else
 			kvr_op_end(e, op, KVR_STAGE_DONE, 0);
 		return 1;

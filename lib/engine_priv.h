@@ -42,7 +42,6 @@ struct kvr_op {
 	 * and the parts of block i that came. */
 	uint32_t chunks, groups_each, part_next, groups;
 	uint32_t left[KVR_PARTS]; /* of the own blocks, for each part */
-	uint32_t aborted;	  /* it ends as cancelled */
 	uint32_t held;		  /* quarantine: it ended, and ranks in `need` may still copy */
 	uint32_t told;		  /* a tick told its end */
 	uint32_t used; /* 0: the entry may be taken; what it was stays readable until then */
@@ -53,12 +52,14 @@ struct kvr_op {
 struct kvr_engine_record {
 	struct kvr_completion c;
 	uint32_t entry, gen;
-	uint32_t end; /* 1: the entry is free once this is published */
+	uint32_t reached; /* the last stage before an end */
+	uint32_t end;	  /* 1: the entry is free once this is published */
 };
 
 /* The pinned blocks of a request's lookup. */
 struct kvr_pin {
 	struct kvr_request req;
+	uint64_t lookup; /* number of its answer */
 	uint32_t n;
 	uint32_t *ids;
 };
@@ -151,9 +152,9 @@ struct kvr_op *kvr_op_new(struct kvr_engine *e, const struct kvr_request *req,
 void kvr_op_drop(struct kvr_engine *e, struct kvr_op *op);
 /*
  * Ends an operation in flight as cancelled. What ranks may still copy stays in quarantine until
- * each of them answered or left; when too much is there already (a quarter of the pool), the
- * operation ends only then. A store that all ranks have copied is left alone: its blocks are whole,
- * and it needs nothing of its request. Returns 1 unless it was left alone.
+ * each of them answered or left; nothing is begun while more than a quarter of the pool is there. A
+ * store that all ranks have copied is left alone: its blocks are whole, and it needs nothing of its
+ * request. Returns 1 unless it was left alone.
  */
 int kvr_op_abort(struct kvr_engine *e, struct kvr_op *op, int status);
 /* Likewise, but it failed: ranks may be in the middle of what they were told to copy. */

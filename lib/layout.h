@@ -359,11 +359,12 @@ struct kvr_ack_entry {
 _Static_assert(sizeof(struct kvr_ack_entry) == 16, "ack entry");
 enum kvr_ack {
 	KVR_ACK_NONE,
-	KVR_ACK_VOTED, /* a decision, a layered load: yes */
+	KVR_ACK_VOTED, /* a decision, a load by layers: yes */
 	KVR_ACK_COPIED,
 	KVR_ACK_VERIFIED,
 	KVR_ACK_DONE,
-	KVR_ACK_FAILED
+	KVR_ACK_FAILED,
+	KVR_ACK_WITHDRAWN /* a vote for it, taken back before it was counted, or not at all */
 };
 
 static inline uint64_t kvr_word(uint32_t gen, uint32_t code, uint32_t value)

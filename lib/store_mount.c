@@ -457,19 +457,17 @@ int kvr_store_reset(struct kvr_store *store, const struct kvr_model *model)
 	for (i = 0; i < store->ndev; i++) {
 		struct store_dev *d = &store->dev[i];
 
-		if (!d->offline) {
-			d->super->cache_generation = store->cache_generation;
-			if (model)
-				d->super->model = *model;
+		/* Also one that is offline: it may be well again, and is empty now in any case. */
+		d->super->cache_generation = store->cache_generation;
+		if (model)
+			d->super->model = *model;
+		e = store_super_write(store, d);
+		if (!e)
 			e = store_super_write(store, d);
-			if (!e)
-				e = store_super_write(store, d);
-			if (e)
-				d->offline = 1;
-			else
-				done++;
-			err = e ? e : err;
-		}
+		d->offline = e != 0;
+		d->errors = 0;
+		done += !e;
+		err = e ? e : err;
 		memset(d->table, 0, store_pages(d) * KVR_PAGE);
 		for (uint64_t slot = 0; slot < d->slots; slot++)
 			if (d->state[slot] == SLOT_USED)

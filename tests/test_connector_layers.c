@@ -144,8 +144,8 @@ START_TEST(test_whole_load_of_the_same_blocks)
 	ck_assert_int_eq(kvr_connector_abort(lead, &load), 1);
 	for (uint32_t r = 0; r < RANKS; r++)
 		ok(kvr_connector_abort(rank[r], &load));
-	ck_assert_int_eq(kvr_connector_load_wait(rank[0], &other, keys, kvr_deadline(50), blocks,
-						 N),
+	await_host(other.id);
+	ck_assert_int_eq(kvr_connector_load_wait(rank[0], &other, keys, kvr_deadline(5), blocks, N),
 			 -ETIMEDOUT);
 	for (uint32_t r = RANKS; r--;) {
 		ck_assert_int_eq(kvr_connector_load_wait(rank[r], &other, keys, SOON, blocks, N),

@@ -157,6 +157,28 @@ START_TEST(test_quarantine_holds_it_up)
 }
 END_TEST
 
+/* Answers that a rank did not take, from before: they count for nothing. */
+START_TEST(test_answers_from_before_are_dropped)
+{
+	struct kvr_request a = { .id = 21 }, b = { .id = 22 };
+	struct kvr_block blocks[4];
+	struct kvr_hit hit;
+
+	ok(kvr_connector_lookup(lead, &a, keys, 8, SOON, &hit));
+	ck_assert_uint_eq(hit.blocks, 8);
+	ck_assert_int_eq(begin_on(lead, 22, keys + 20, 4, blocks), 4);
+	for (uint32_t r = 0; r < RANKS; r++) /* of both: they skipped these requests */
+		ok(kvr_connector_abort(rank[r], &b));
+	ck_assert_uint_eq(end_of(22, KVR_KIND_STORE).stage, KVR_STAGE_FAILED);
+	reset_called(SOON);
+	all_hear(0);
+	for (uint32_t r = 0; r < RANKS; r++)
+		ck_assert_int_eq(kvr_connector_lookup(rank[r], &a, keys, 8, kvr_deadline(10), &hit),
+				 -ETIMEDOUT);
+	ck_assert_int_eq(kvr_connector_load_begin(lead, &a, 8, SOON), -ENOENT); /* nor its pin */
+}
+END_TEST
+
 START_TEST(test_without_a_store)
 {
 	trio_close();
@@ -205,6 +227,7 @@ static Suite *suite(void)
 	tcase_add_test(t, test_nothing_is_begun_meanwhile);
 	tcase_add_test(t, test_deadline_leaves_everything_as_it_was);
 	tcase_add_loop_test(t, test_quarantine_holds_it_up, 0, 2);
+	tcase_add_test(t, test_answers_from_before_are_dropped);
 	tcase_add_test(t, test_without_a_store);
 	tcase_add_test(t, test_new_revision);
 	suite_add_tcase(s, t);

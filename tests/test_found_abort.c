@@ -31,7 +31,8 @@ static int begin_soon(struct kvr_connector *c, uint64_t id, struct kvr_block *b)
 	return kvr_connector_store_begin(c, &req, keys, N, kvr_deadline(100), b, N, &covered);
 }
 
-/* All make the same calls in the same order: begin, abort, begin. The leader is some calls ahead. */
+/* All make the same calls in the same order: begin, abort, begin. The leader is some calls ahead.
+ */
 START_TEST(test_name_is_used_again_by_a_leader_that_is_ahead)
 {
 	struct kvr_block b[N];
@@ -57,6 +58,31 @@ START_TEST(test_name_is_used_again_by_a_leader_that_is_ahead)
 }
 END_TEST
 
+/*
+ * A rank aborts before its leader began, and does not begin: it has nothing to drop yet. Its leader
+ * aborts, too; since much is in quarantine, the store ends when all ranks answered: never.
+ */
+START_TEST(test_rank_that_aborted_before_the_leader_began)
+{
+	struct kvr_block b[N];
+
+	ok(begin_on(lead, 1, keys + 10, N, b)); /* 3 of 16 slots in quarantine for a while */
+	for (uint32_t r = 0; r < RANKS; r++)
+		ok(begin_on(rank[r], 1, keys + 10, N, b));
+	ck_assert_int_eq(abort_on(lead, 1), 1);
+	await_word(&leader_page()->quarantined_slots, N);
+	ok(abort_on(rank[1], 2));
+	ok(begin_on(lead, 2, keys, N, b));
+	ok(begin_on(rank[0], 2, keys, N, b));
+	ck_assert_int_eq(abort_on(lead, 2), 1);
+	ok(abort_on(rank[0], 2));
+	for (uint32_t r = 0; r < RANKS; r++)
+		ok(abort_on(rank[r], 1));
+	ck_assert_uint_eq(end_of(2, KVR_KIND_STORE).stage, KVR_STAGE_CANCELLED);
+	await_word(&leader_page()->quarantined_slots, 0);
+}
+END_TEST
+
 /* lookup, release, lookup of one request, by a leader that is ahead. */
 START_TEST(test_lookup_again_after_release)
 {
@@ -70,9 +96,8 @@ START_TEST(test_lookup_again_after_release)
 	for (uint32_t r = 0; r < RANKS; r++) {
 		ok(kvr_connector_lookup(rank[r], &req, keys, N, SOON, &hit));
 		ok(kvr_connector_release(rank[r], &req));
-		ck_assert_int_eq(kvr_connector_lookup(rank[r], &req, keys, N, kvr_deadline(100),
-						      &hit),
-				 0);
+		ck_assert_int_eq(
+			kvr_connector_lookup(rank[r], &req, keys, N, kvr_deadline(100), &hit), 0);
 	}
 }
 END_TEST
@@ -110,7 +135,8 @@ START_TEST(test_aborted_load_is_the_same_for_all_who_wait)
 	ck_assert_int_eq(kvr_connector_load_begin(lead, &req, N, SOON), N);
 	for (uint32_t r = 0; r < RANKS; r++)
 		ck_assert_int_eq(kvr_connector_load_begin(rank[r], &req, N, SOON), N);
-	kvr_connector_load_wait(rank[0], &req, keys, kvr_deadline(20), b, N);
+	await_host(req.id);
+	kvr_connector_load_wait(rank[0], &req, keys, kvr_deadline(5), b, N);
 	for (uint32_t r = RANKS; r--;)
 		ck_assert_int_eq(kvr_connector_load_wait(rank[r], &req, keys, SOON, b, N), N);
 	ck_assert_int_eq(abort_on(lead, 2), 1);
@@ -208,6 +234,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(t, setup, trio_close);
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, test_name_is_used_again_by_a_leader_that_is_ahead, 0, 2);
+	tcase_add_test(t, test_rank_that_aborted_before_the_leader_began);
 	tcase_add_test(t, test_lookup_again_after_release);
 	tcase_add_test(t, test_proposal_of_an_aborted_request_is_dropped);
 	tcase_add_test(t, test_aborted_load_is_the_same_for_all_who_wait);

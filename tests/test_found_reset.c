@@ -139,7 +139,8 @@ static void dead_and_pinned(uint64_t id, const struct kvr_key *key)
 	ok(kvr_connector_load_begin(lead, &req, 1, SOON));
 	for (uint32_t r = 0; r < RANKS; r++)
 		ok(kvr_connector_load_begin(rank[r], &req, 1, SOON));
-	kvr_connector_load_wait(rank[0], &req, key, kvr_deadline(30), b, 1);
+	await_host(id);
+	kvr_connector_load_wait(rank[0], &req, key, kvr_deadline(5), b, 1);
 	for (uint32_t r = RANKS; r--;)
 		ck_assert_int_eq(kvr_connector_load_wait(rank[r], &req, key, SOON, b, 1), 0);
 	for (uint32_t r = 0; r < RANKS; r++)

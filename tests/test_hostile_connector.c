@@ -175,7 +175,7 @@ static const struct {
 	{ ANSWER(gen), 0, "its generation is 0, 1 to 4294967295" },
 	{ ANSWER(covered), 0, "covered is 0, 1 to 3" },
 	{ ANSWER(covered), 2, "number of blocks is 3, 0 to 2" },
-	{ ANSWER(count), 2, "its length is 80, 64 to 64" },
+	{ ANSWER(count), 2, "its length is 88, 72 to 72" },
 	{ BLOCK(0, slot), 16, "its slot is 16, 0 to 15" },
 	{ BLOCK(0, slot), 9, "slot for key 0 is 9, whose header page has another key" },
 	{ BLOCK(1, index), 0, "its index is 0, 1 to 1" },

@@ -105,6 +105,14 @@ static inline uint32_t lookup_all(uint64_t id, const struct kvr_key *keys, uint3
 	return hit.blocks;
 }
 
+/* Until the load's bytes are in the pool: then a wait of a rank's votes, however short it is. */
+static inline void await_host(uint64_t id)
+{
+	struct kvr_request req = { .id = id };
+
+	ok(kvr_engine_wait_op(lead->engine, &req, KVR_OP_LOAD, KVR_STAGE_HOST, SOON));
+}
+
 /* The next tick: what all are told, which must be the same. Returns the number. */
 static inline int tick_all(struct kvr_completion *ret, uint32_t max)
 {
