@@ -103,7 +103,9 @@ static void look_pool(struct name *n, const char *path)
 		dump_say(&l, "%s%s is no pool", l.used ? "; " : "", path);
 		n->unsure = 1;
 	} else if (fcntl(fd, F_SETLEASE, F_RDLCK)) {
-		dump_say(&l, "%ssomebody has %s open", l.used ? "; " : "", path);
+		n->unsure = errno != EAGAIN;
+		dump_say(&l, "%s%s %s open", l.used ? "; " : "",
+			 n->unsure ? "it cannot be told who has" : "somebody has", path);
 	} else {
 		fcntl(fd, F_SETLEASE, F_UNLCK);
 	}
