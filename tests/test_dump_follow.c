@@ -156,7 +156,7 @@ START_TEST(test_filters)
 
 	start(&l, ranks);
 	follow("--rank", "1");
-	for (uint64_t i = 1; i <= 8; i++) /* fewer than a recorder holds */
+	for (uint64_t i = 1; i <= 8; i++) /* fewer than it shows of those before */
 		must(publish(&l, 0, 300, i, NULL, 0));
 	await("rank 1  TAKE channel USER0 number 8 ");
 	leave(&l);
