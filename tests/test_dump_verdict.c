@@ -335,7 +335,7 @@ START_TEST(test_barrier_with_a_missing_member)
 	pass();
 	verdict("3600", 0, "fine: ", NULL);
 	verdict("0.1", 1, "stall: barrier 7 of ranks 0-1: rank 0 waited up to ",
-		"; rank 1 has not answered (it is in no call", NULL);
+		"; rank 1 has not come (it is in no call", NULL);
 	must(kvr_group_phase(r[1].g, "warm-up", test_deadline_ms(60000)));
 	verdict("0.1", 0, "fine: ", "\"warm-up\"", NULL);
 	must(kvr_group_phase(r[1].g, "", 0));
@@ -404,6 +404,41 @@ static int sleeps(struct side *s, struct report *rep)
 	pause();
 	return 0;
 }
+
+static int meets(struct side *s, struct report *rep)
+{
+	rep->seen = 1;
+	kvr_channels_barrier(s->c, 3, 0, test_deadline_ms(20000));
+	pause();
+	return 0;
+}
+
+/* A rank that really waits in a barrier, to which the other one never came. */
+START_TEST(test_real_barrier)
+{
+	uint64_t deadline = test_deadline_ms(10000);
+	struct side s;
+	pid_t rank[2];
+
+	test_name(name, sizeof name, "dump");
+	must(lead(name, 2, &s));
+	rank[0] = spawn(name, 0, meets);
+	rank[1] = spawn(name, 1, sleeps);
+	do
+		ck_assert_int_eq(run(tool, NULL, "--show", "ranks,barriers", name, NULL), 0);
+	while (!strstr(output, "in barrier") && test_now_ns() < deadline);
+	has("barrier            0-1                     1  1\n", NULL);
+	pass();
+	verdict("0.1", 1, "stall: barrier 1 of ranks 0-1: rank 0 waited up to ",
+		"; rank 1 has not come (it is in no call", NULL);
+	verdict("3600", 0, "fine: ", NULL);
+	for (int i = 0; i < 2; i++)
+		kill(rank[i], SIGKILL);
+	for (int i = 0; i < 2; i++)
+		test_reap(rank[i], 5000);
+	leave(&s);
+}
+END_TEST
 
 /* A leader that really waits for room, and a rank that really is stopped. */
 START_TEST(test_leader_waits_for_a_stopped_rank)
@@ -486,6 +521,7 @@ static Suite *suite(void)
 	tcase_add_test(t, test_operations_that_wait);
 	tcase_add_test(t, test_barrier_with_a_missing_member);
 	tcase_add_test(t, test_calls_that_last_too_long);
+	tcase_add_test(t, test_real_barrier);
 	tcase_add_test(t, test_leader_waits_for_a_stopped_rank);
 	tcase_add_test(t, test_stopped_with_nothing_to_do);
 	suite_add_tcase(s, t);

@@ -101,14 +101,14 @@ static void unread(struct stall *s, uint32_t rank)
  */
 
 /* Says who has not answered, and which of these said that it is busy. */
-static void say_missing(struct stall *s, uint64_t missing)
+static void say_missing(struct stall *s, uint64_t missing, const char *what)
 {
 	uint64_t busy = missing & in_phase(s->d), others = missing & ~busy;
 	int64_t one = -1;
 
 	if (others) {
 		dump_say_set(s->l, others);
-		dump_say(s->l, "%s not answered", others & (others - 1) ? " have" : " has");
+		dump_say(s->l, " %s not %s", others & (others - 1) ? "have" : "has", what);
 		if (!(others & (others - 1)))
 			for (one = 0; !(others >> one & 1); one++)
 				;
@@ -148,7 +148,7 @@ static void operation(struct stall *s, const struct kvr_inspect_op *o)
 		dump_say(s->l, "has been %s for %s: ", kvr_stage_name(o->stage),
 			 dump_age(s->d, o->stage_ns, age));
 	if (dump_unanswered(o))
-		say_missing(s, dump_unanswered(o));
+		say_missing(s, dump_unanswered(o), "answered");
 	else
 		dump_say(s->l, "the leader has not taken it further");
 }
@@ -223,7 +223,7 @@ static void meeting(struct stall *s, const struct kvr_inspect_meet *m)
 		dump_say(s->l, ")%s", missing ? ", and " : "");
 	}
 	if (missing)
-		say_missing(s, missing);
+		say_missing(s, missing, "come");
 }
 
 /* --- calls
