@@ -236,6 +236,11 @@ START_TEST(test_all_groups_and_hostile_names)
 	is("kvring_unreadable", "", 1);
 	is("kvring_epoch_age_seconds", "group=\"a\\\"b\\\\c?d?\"",
 	   find("kvring_epoch_age_seconds", "group=\"a")->value);
+	snprintf(path, sizeof path, "%s/a\nb\"c\\", dir);
+	save(path, bytes, len);
+	ck_assert_int_eq(run(tool, NULL, "--prom", path, NULL), 0);
+	parse();
+	is("kvring_info", "/a\\nb\\\"c\\\\\"", 1);
 	free(bytes);
 	end_group(&l[1], r[1]);
 	end_group(&l[0], r[0]);

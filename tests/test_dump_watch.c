@@ -177,9 +177,11 @@ static void be_shell(const char *slave, const char *const *argv, int in, int out
 	_exit(0);
 }
 
+static const char *every = "--watch=0.1";
+
 static void watch(const char *what, const char *more, const char *value)
 {
-	const char *argv[] = { tool, "--watch=0.1", what, more, value, NULL };
+	const char *argv[] = { tool, every, what, more, value, NULL };
 	int up[2], down[2];
 	char slave[64];
 
@@ -314,6 +316,17 @@ START_TEST(test_terminal_that_changes_its_size)
 	}
 	ck_assert(shows(name));
 	type("\003"); /* Ctrl-C */
+	over();
+	/* At once, not when it is time. */
+	every = "--watch=3600";
+	watch(name, NULL, NULL);
+	await_screen("PUBLISH channel USER0 number 1");
+	set_size(30, 60);
+	for (uint64_t end = test_deadline_ms(10000); screen.frames < 2; take_in()) {
+		ck_assert_uint_lt(test_now_ns(), end);
+		test_sleep_ms(1);
+	}
+	type("q");
 	over();
 	end_group(&l, r);
 }

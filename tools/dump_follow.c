@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Events of all processes as they come, one a line, in the order of their times. A process stamps
- * an event before others can see it, so what is newer than the last look but one is held back.
+ * an event before others can see it, and may be interrupted in between, so what is very new is held
+ * back for a while.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -14,7 +15,8 @@
 
 #define LOOK_NS 200000000u /* between two looks; */
 #define FAST_NS 2000000u   /* where a recorder would go round meanwhile */
-#define PIECE 512u	   /* events of a process that are read at a time */
+#define HOLD_NS 200000000u
+#define PIECE 512u /* events of a process that are read at a time */
 
 struct source {
 	uint32_t rank;
@@ -206,7 +208,7 @@ static int say_over(struct follow *f)
 
 static int follow(struct follow *f)
 {
-	uint64_t before = 0, now;
+	uint64_t now;
 	int over = 0, err = begin(f);
 
 	while (!err && !over && !dump_ended) {
@@ -217,8 +219,7 @@ static int follow(struct follow *f)
 			err = read_all(f);
 		if (err)
 			break;
-		flush_held(f, over ? UINT64_MAX : before);
-		before = now;
+		flush_held(f, over ? UINT64_MAX : now - HOLD_NS);
 		if (ferror(stdout))
 			return DUMP_UNREADABLE;
 		if (!over)
