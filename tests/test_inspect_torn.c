@@ -60,6 +60,18 @@ static void call_more(void)
 			call_alike(&logs[k], KVR_ALIKE_STORE, 1000 + i);
 }
 
+/* Ten more calls, and a writer that is in the middle of the next one. */
+static void half_a_call(void)
+{
+	struct kvr_alike_log *log =
+		(void *)(logs[0].logs + kvr_layout_log(&l.g->layout, KVR_ALIKE_STORE));
+
+	for (uint64_t i = 0; i < 10; i++)
+		call_alike(&logs[0], KVR_ALIKE_STORE, 40 + i);
+	log->call[50 & 15].chain = 1;
+	log->call[50 & 15].request = 50;
+}
+
 static void setup_group(void)
 {
 	struct kvr_group_opts o = { .size = sizeof o,
@@ -115,10 +127,10 @@ static void check(struct kvr_inspect *in, int least)
 	}
 }
 
-/* Every boundary within some messages: each byte of theirs may be the first that is newer. */
+/* Boundaries within the newer messages: each word of theirs may be the first that is newer. */
 static uint64_t in_ring(uint64_t byte)
 {
-	return kvr_layout_ring(&l.g->layout, KVR_CH_USER0, 0) + KVR_RING_CTL + 126 * KVR_RING_CELL +
+	return kvr_layout_ring(&l.g->layout, KVR_CH_USER0, 0) + KVR_RING_CTL + 60 * KVR_RING_CELL +
 	       byte;
 }
 
@@ -215,6 +227,38 @@ START_TEST(test_copied_logs)
 }
 END_TEST
 
+static void calls_are_whole(struct kvr_inspect *in)
+{
+	struct kvr_inspect_call calls[16];
+	struct kvr_inspect_log log;
+	int n = kvr_inspect_log(in, LEADER, KVR_ALIKE_STORE, &log, calls, 16);
+
+	ck_assert_int_ge(n, 5);
+	for (int i = 0; i < n; i++)
+		ck_assert_uint_eq(calls[i].request.id, calls[i].index);
+}
+
+START_TEST(test_half_a_record)
+{
+	struct kvr_inspect *in, *copy;
+	char dir[256], file[300];
+
+	in = look(in_log(0) - 7 * sizeof(struct kvr_alike_call) - 8, half_a_call);
+	if (_i) {
+		test_tmpdir(dir, sizeof dir);
+		snprintf(file, sizeof file, "%s/copy", dir);
+		must(kvr_inspect_save(in, file, 0));
+		must(kvr_inspect_open(file, &copy));
+		calls_are_whole(copy);
+		kvr_inspect_close(copy);
+		test_rmdir(dir);
+	} else {
+		calls_are_whole(in);
+	}
+	kvr_inspect_close(in);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("inspect_torn");
@@ -226,6 +270,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(t, test_events, 0, 16);
 	tcase_add_loop_test(t, test_logs, 0, 8);
 	tcase_add_loop_test(t, test_copied_logs, 0, 8);
+	tcase_add_loop_test(t, test_half_a_record, 0, 2);
 	suite_add_tcase(s, t);
 	return s;
 }
