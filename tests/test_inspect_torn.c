@@ -53,6 +53,18 @@ static void publish_more(void)
 	publish_many(100);
 }
 
+/* Messages of one cell, up to the middle of the message in cells 60 to 62. */
+static void publish_small(void)
+{
+	struct kvr_message m;
+
+	for (uint64_t cell = 602; cell < 3 * 256 + 62; cell++) {
+		must(publish(&l, 0, KVR_TAG_USER, 9999, "small", 5));
+		must(take(&r, &m));
+	}
+	ck_assert_uint_eq(l.c->writer[KVR_CH_USER0].pos, 3 * 256 + 62);
+}
+
 static void call_more(void)
 {
 	for (uint64_t i = 0; i < 20; i++)
@@ -164,6 +176,27 @@ START_TEST(test_copied_messages)
 }
 END_TEST
 
+/* What is behind the torn message is whole up to the newest, and so would seem to be that one. */
+START_TEST(test_messages_overtaken_by_smaller_ones)
+{
+	struct kvr_inspect *in = look(in_ring(60), publish_small), *copy;
+	char dir[256], file[300];
+
+	if (_i) {
+		test_tmpdir(dir, sizeof dir);
+		snprintf(file, sizeof file, "%s/copy", dir);
+		must(kvr_inspect_save(in, file, 0));
+		must(kvr_inspect_open(file, &copy));
+		check(copy, 0);
+		kvr_inspect_close(copy);
+		test_rmdir(dir);
+	} else {
+		check(in, 0);
+	}
+	kvr_inspect_close(in);
+}
+END_TEST
+
 START_TEST(test_events)
 {
 	struct kvr_inspect_event e[64];
@@ -267,6 +300,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(t, setup_group, teardown_group);
 	tcase_add_loop_test(t, test_messages, 0, 40);
 	tcase_add_loop_test(t, test_copied_messages, 0, 40);
+	tcase_add_loop_test(t, test_messages_overtaken_by_smaller_ones, 0, 2);
 	tcase_add_loop_test(t, test_events, 0, 16);
 	tcase_add_loop_test(t, test_logs, 0, 8);
 	tcase_add_loop_test(t, test_copied_logs, 0, 8);
