@@ -150,38 +150,36 @@ START_TEST(test_every_event_once_until_the_leader_leaves)
 END_TEST
 
 /*
- * Many looks at processes that go on meanwhile. Who is interrupted for long between the stamp of an
- * event and its publication is late: that is rare, and not held against anybody.
+ * A rank that is interrupted between the stamp of its event and the publication: the event comes
+ * 20 ms after it happened, and is printed where it belongs.
  */
-START_TEST(test_order_of_many_looks)
+START_TEST(test_event_that_comes_late)
 {
-	struct timespec gap = { 0, 30000 };
-	char last[16] = "", text[64];
-	uint64_t lines = 0, back = 0;
-	pid_t ranks[2];
-	struct side l;
+	struct kvr_event e = { .kind = KVR_EV_CALL, .call = KVR_CALL_RELEASE, .request = 77 };
+	struct kvr_recorder *rec;
+	struct side l, r[2];
+	uint64_t late;
 
-	start(&l, ranks);
+	make_dump_group(name, &l, r, NULL);
+	must(publish(&l, 1, 300, 1, NULL, 0));
 	follow(NULL, NULL);
-	for (uint64_t i = 1; i <= 3000; i++) {
-		must(publish(&l, 0, 300, i, NULL, 0));
-		nanosleep(&gap, NULL);
-		if (i % 100 == 0)
-			drain();
-	}
-	await("PUBLISH channel USER0 number 3000 ");
-	leave(&l);
-	reap(ranks, 2);
+	await("PUBLISH channel USER0 number 2 ");
+	e.ns = test_now_ns();
+	must(publish(&l, 1, 300, 2, NULL, 0));
+	test_sleep_ms(20);
+	rec = &r[0].g->rec;
+	e.index = rec->count;
+	rec->events[rec->count & (rec->capacity - 1)] = e;
+	kvr_store_release(&rec->ctl->count, ++rec->count);
+	late = test_now_ns() - e.ns;
+	await("CALL release request 77/0 ");
+	kill(follower, SIGTERM);
 	ck_assert_int_eq(ended(), 0);
-	for (const char *at = output; *at; at = strchr(at, '\n') + 1, lines++) {
-		if (*at == '.' || *at == 'o')
-			continue;
-		back += strncmp(last, at, 15) > 0;
-		memcpy(last, at, 15);
-	}
-	snprintf(text, sizeof text, "%d of %d lines are late", (int)back, (int)lines);
-	puts(text);
-	ck_assert_msg(back < 3, "%s", text);
+	if (late < 150000000)
+		in_order();
+	else
+		test_skip("the machine is too slow for an event that is only 20 ms late");
+	end_group(&l, r);
 }
 END_TEST
 
@@ -338,7 +336,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(t, setup_follow, teardown);
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, test_every_event_once_until_the_leader_leaves);
-	tcase_add_test(t, test_order_of_many_looks);
+	tcase_add_test(t, test_event_that_comes_late);
 	tcase_add_test(t, test_filters);
 	tcase_add_test(t, test_lines_of_json);
 	tcase_add_test(t, test_group_that_was_killed);
