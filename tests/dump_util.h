@@ -12,10 +12,10 @@
 static char tool[4096];
 static char output[1 << 20];
 
+/* `tool` is what test_tool() found: it stands in each test, so that make knows what to build. */
 static inline void setup_tool(void)
 {
 	setup();
-	test_tool(tool, sizeof tool, "ring-dump");
 	ck_assert_msg(!access(tool, X_OK), "%s is not built", tool);
 }
 

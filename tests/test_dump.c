@@ -211,6 +211,12 @@ START_TEST(test_name_is_no_file)
 }
 END_TEST
 
+static void setup_dump(void)
+{
+	test_tool(tool, sizeof tool, "ring-dump");
+	setup_tool();
+}
+
 static void wrong(const char *why, ...) __attribute__((sentinel));
 static void wrong(const char *why, ...)
 {
@@ -389,7 +395,7 @@ static Suite *suite(void)
 	Suite *s = suite_create("dump");
 	TCase *t = tcase_create("dump");
 
-	tcase_add_checked_fixture(t, setup_tool, teardown);
+	tcase_add_checked_fixture(t, setup_dump, teardown);
 	tcase_add_test(t, test_live_group_as_text);
 	tcase_add_test(t, test_live_group_as_json);
 	tcase_add_test(t, test_list_of_groups);

@@ -12,6 +12,7 @@ static size_t used;
 
 static void setup_follow(void)
 {
+	test_tool(tool, sizeof tool, "ring-dump");
 	setup_tool();
 	test_name(name, sizeof name, "dump");
 	used = 0;

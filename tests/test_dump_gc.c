@@ -11,6 +11,7 @@ static char dir[256];
 
 static void setup_dir(void)
 {
+	test_tool(tool, sizeof tool, "ring-dump");
 	setup_tool();
 	test_tmpdir(dir, sizeof dir);
 	group_dir = dir;

@@ -16,6 +16,7 @@ static void setup_file(void)
 	struct kvr_alike_logs logs[2];
 	struct side l, r[2];
 
+	test_tool(tool, sizeof tool, "ring-dump");
 	setup_tool();
 	test_tmpdir(dir, sizeof dir);
 	snprintf(file, sizeof file, "%s/hostile", dir);

@@ -9,6 +9,7 @@ static char dir[256], name[KVR_NAME_MAX];
 
 static void setup_dir(void)
 {
+	test_tool(tool, sizeof tool, "ring-dump");
 	setup_tool();
 	test_tmpdir(dir, sizeof dir);
 	test_name(name, sizeof name, "dump");

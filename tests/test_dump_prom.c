@@ -23,6 +23,7 @@ static uint32_t names;
 
 static void setup_dir(void)
 {
+	test_tool(tool, sizeof tool, "ring-dump");
 	setup_tool();
 	test_tmpdir(dir, sizeof dir);
 }

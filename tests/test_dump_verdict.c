@@ -14,6 +14,7 @@ static struct side l, r[2];
 
 static void setup_group(void)
 {
+	test_tool(tool, sizeof tool, "ring-dump");
 	setup_tool();
 	make_dump_group(name, &l, r, NULL);
 }

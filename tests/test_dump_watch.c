@@ -97,14 +97,16 @@ static void take_in(void)
 			put(bytes[i]);
 }
 
-static int shows(const char *text)
+/* Where it stands in a row. */
+static const char *shows(const char *text)
 {
-	for (int i = 0; i < screen.rows; i++) {
+	const char *at = NULL;
+
+	for (int i = 0; i < screen.rows && !at; i++) {
 		screen.cell[i][COLUMNS_MAX] = 0;
-		if (strstr(screen.cell[i], text))
-			return 1;
+		at = strstr(screen.cell[i], text);
 	}
-	return 0;
+	return at;
 }
 
 static void dump_screen(void)
@@ -264,6 +266,7 @@ static void over(void)
 
 static void setup_watch(void)
 {
+	test_tool(tool, sizeof tool, "ring-dump");
 	setup_tool();
 	group_dir = NULL;
 }
@@ -276,6 +279,8 @@ START_TEST(test_table_fits_and_q_ends)
 	ck_assert_int_eq(screen.other_page, 1);
 	ck_assert_int_eq(screen.no_cursor, 1);
 	modes_are(ISIG);
+	await_screen("STORE             12        0            1       1  "); /* and its age */
+	ck_assert_ptr_nonnull(strstr(shows("STORE             12"), "s "));
 	ck_assert(shows(name) && shows("leader") && shows("STORE"));
 	/* The newest event is in the last row, in full or cut. */
 	await_screen("PUBLISH channel USER0 number 1");
@@ -452,7 +457,7 @@ START_TEST(test_without_a_terminal)
 	close(out[0]);
 	ck_assert_uint_ge(tables, 4);
 	lacks("\033");
-	has("(-/s)", "(0/s)", "fine: ", "PUBLISH channel USER0", NULL);
+	has("(-/s)", "(0/s)", "fine: ", "PUBLISH channel USER1", NULL);
 	/* Calls and messages a second: not known at first, then of all messages of this loop. */
 	ck_assert_ptr_nonnull(strstr(strstr(output, "(0/s)"), "leader "));
 	ck_assert_int_gt(atoi(strstr(strstr(output, "(0/s)"), "\nleader ") + 38), 0);

@@ -122,7 +122,7 @@ static void channels(const struct dump *d, const struct dump_counts *now,
 
 	for (uint32_t c = 0; c < KVR_CHANNELS; c++) {
 		const struct kvr_inspect_channel *worst = &d->channel[c][0];
-		char age[32], per_second[24];
+		char age[32], who[16], per_second[24];
 
 		if (!d->group.watermark[c])
 			continue;
@@ -136,7 +136,7 @@ static void channels(const struct dump *d, const struct dump_counts *now,
 			rate(now->watermark[c], before->watermark[c], seconds(now, before),
 			     per_second));
 		if (dump_lag(worst))
-			fprintf(out, "%12s %7" PRIu64 "  %s\n", dump_who(worst->rank, age),
+			fprintf(out, "%12s %7" PRIu64 "  %s\n", dump_who(worst->rank, who),
 				dump_lag(worst), dump_age(d, worst->oldest_unread_ns, age));
 		else
 			fprintf(out, "%12s %7s  -\n", "-", "-");
