@@ -208,8 +208,9 @@ START_TEST(test_odd_block_sizes)
 	uint64_t hits, references;
 	char *trace = make_trace(40, 24, &hits, &references);
 
-	TOOL_RUN(&tool, 0, "--trace", trace, "--ranks", "3", "--block-bytes", "12357", "--layers",
-		 "3", "--json", "--store", tool.dir, "--host", "1MiB", "--nvme", "32MiB");
+	TOOL_RUN(&tool, 0, "--trace", trace, "--ranks", "3", "--block-bytes", "12357",
+		 "--layer-groups", "3", "--json", "--store", tool.dir, "--host", "1MiB", "--nvme",
+		 "32MiB");
 	tool_assert_right(&tool);
 	tool_assert_number(&tool, "hit_blocks", hits);
 }
@@ -221,7 +222,7 @@ START_TEST(test_every_rank_reads_a_replicated_block)
 	char *trace = make_trace(40, 24, &hits, &references);
 
 	TOOL_RUN(&tool, 0, "--trace", trace, "--ranks", "3", "--replicated", "--block-bytes",
-		 "50000", "--layers", "5", "--json", "--store", tool.dir, "--host", "2MiB",
+		 "50000", "--layer-groups", "5", "--json", "--store", tool.dir, "--host", "2MiB",
 		 "--nvme", "64MiB");
 	tool_assert_right(&tool);
 	tool_assert_number(&tool, "hit_blocks", hits);

@@ -157,9 +157,10 @@ static const struct bad_option {
 	{ "--block-bytes", "0", "at least one byte" },
 	{ "--block-bytes", "64kib", "not a size" },
 	{ "--block-bytes", "1001", "cannot be divided among 4 ranks" },
-	{ "--layers", "0", "not a whole number" },
-	{ "--layers", "7", "layer groups" },
-	{ "--ranks", "65", "at most 64" },
+	{ "--layer-groups", "0", "not a whole number" },
+	{ "--layer-groups", "7", "layer groups" },
+	{ "--ranks", "65", "from 1 to 64" },
+	{ "--restart=yes", "", "takes no value" },
 	{ "--ranks", "0", "not a whole number" },
 	{ "--ranks", "four", "not a whole number" },
 	{ "--requests", "0", "not a whole number" },
@@ -249,7 +250,7 @@ END_TEST
 START_TEST(test_store_of_another_shape_is_not_overwritten)
 {
 	static const char *const other[][2] = { { "--block-bytes", "128KiB" },
-						{ "--layers", "2" },
+						{ "--layer-groups", "2" },
 						{ "--ranks", "2" },
 						{ "--nvme", "32MiB" } };
 	char *store = tool.dir;

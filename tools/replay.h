@@ -41,7 +41,7 @@ struct replay_opts {
 	uint32_t nstores;
 	uint32_t requests; /* 0: all of the trace, or the generator's default */
 	uint32_t ranks;
-	uint32_t layers;
+	uint32_t layer_groups;
 	uint64_t block_bytes, host, nvme, seed;
 	int replicated, restart, json, no_uring, verbose;
 	int done;	     /* --help or --version was printed */

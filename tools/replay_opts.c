@@ -37,7 +37,7 @@ static const char help_text[] =
 	"Cache\n"
 	"  --ranks N           processes that share a block, 1 to 64 (4)\n"
 	"  --block-bytes SIZE  of all ranks together (256KiB)\n"
-	"  --layers N          layer groups of a block (4 if the block can be divided so, else 1)\n"
+	"  --layer-groups N    of a block (4 if the block can be divided so, else 1)\n"
 	"  --replicated        every rank reads the whole block, rank 0 writes it (as with MLA)\n"
 	"  --host SIZE         host memory (64MiB)\n"
 	"  --nvme SIZE         store files, of all directories together (1GiB, or what is there);\n"
@@ -56,43 +56,36 @@ static const char help_text[] =
 	"Exit status: 0 all bytes right, all operations ended, all ticks equal; 1 not so, or somebody\n"
 	"failed; 2 bad input; 130 interrupted.\n";
 
-enum {
-	O_TRACE = 256,
-	O_REQUESTS,
-	O_RANKS,
-	O_BLOCK,
-	O_LAYERS,
-	O_REPLICATED,
-	O_HOST,
-	O_NVME,
-	O_STORE,
-	O_SEED,
-	O_RESTART,
-	O_JSON,
-	O_NO_URING,
-	O_NAME
+enum kind { FLAG, TEXT, STORE, SIZE, U32, U64 };
+
+#define AT(field) offsetof(struct replay_opts, field)
+
+/* What is only a value of a field. */
+static const struct setting {
+	const char *name;
+	enum kind kind;
+	size_t at;
+	uint64_t min, max;
+} settings[] = {
+	{ "trace", TEXT, AT(trace), 0, 0 },
+	{ "requests", U32, AT(requests), 1, REPLAY_MAX_REQUESTS },
+	{ "seed", U64, AT(seed), 0, UINT64_MAX },
+	{ "restart", FLAG, AT(restart), 0, 0 },
+	{ "ranks", U32, AT(ranks), 1, KVR_MAX_RANKS },
+	{ "block-bytes", SIZE, AT(block_bytes), 0, 0 },
+	{ "layer-groups", U32, AT(layer_groups), 1, 65536 },
+	{ "replicated", FLAG, AT(replicated), 0, 0 },
+	{ "host", SIZE, AT(host), 0, 0 },
+	{ "nvme", SIZE, AT(nvme), 0, 0 },
+	{ "store", STORE, 0, 0, 0 },
+	{ "no-uring", FLAG, AT(no_uring), 0, 0 },
+	{ "name", TEXT, AT(name), 0, 0 },
+	{ "json", FLAG, AT(json), 0, 0 },
+	{ "verbose", FLAG, AT(verbose), 0, 0 },
 };
 
-static const struct option options[] = {
-	{ "trace", required_argument, NULL, O_TRACE },
-	{ "requests", required_argument, NULL, O_REQUESTS },
-	{ "ranks", required_argument, NULL, O_RANKS },
-	{ "block-bytes", required_argument, NULL, O_BLOCK },
-	{ "layers", required_argument, NULL, O_LAYERS },
-	{ "replicated", no_argument, NULL, O_REPLICATED },
-	{ "host", required_argument, NULL, O_HOST },
-	{ "nvme", required_argument, NULL, O_NVME },
-	{ "store", required_argument, NULL, O_STORE },
-	{ "seed", required_argument, NULL, O_SEED },
-	{ "restart", no_argument, NULL, O_RESTART },
-	{ "json", no_argument, NULL, O_JSON },
-	{ "no-uring", no_argument, NULL, O_NO_URING },
-	{ "name", required_argument, NULL, O_NAME },
-	{ "verbose", no_argument, NULL, 'v' },
-	{ "help", no_argument, NULL, 'h' },
-	{ "version", no_argument, NULL, 'V' },
-	{ NULL, 0, NULL, 0 },
-};
+#define SETTINGS (sizeof(settings) / sizeof(settings[0]))
+enum { FIRST_SETTING = 256, HELP = FIRST_SETTING + SETTINGS, VERSION };
 
 /* Digits alone: no sign, no blank, no overflow. Returns what follows them, NULL without any. */
 static const char *parse_digits(const char *text, uint64_t *ret)
@@ -110,33 +103,24 @@ static const char *parse_digits(const char *text, uint64_t *ret)
 	return p == text ? NULL : p;
 }
 
-static int parse_number(const char *option, const char *text, uint64_t min, uint64_t max,
-			uint64_t *ret)
+static int parse_number(const struct setting *s, const char *text, void *field)
 {
 	uint64_t value = 0;
 	const char *rest = parse_digits(text, &value);
 
-	if (rest && !*rest && value >= min && value <= max) {
-		*ret = value;
-		return 0;
-	}
-	replay_complain("%s %s: not a whole number from %" PRIu64 " to %" PRIu64, option, text, min,
-			max);
-	return -1;
-}
-
-static int parse_u32(const char *option, const char *text, uint32_t min, uint32_t max,
-		     uint32_t *ret)
-{
-	uint64_t value = 0;
-
-	if (parse_number(option, text, min, max, &value))
+	if (!rest || *rest || value < s->min || value > s->max) {
+		replay_complain("--%s %s: not a whole number from %" PRIu64 " to %" PRIu64, s->name,
+				text, s->min, s->max);
 		return -1;
-	*ret = (uint32_t)value;
+	}
+	if (s->kind == U32)
+		*(uint32_t *)field = (uint32_t)value;
+	else
+		*(uint64_t *)field = value;
 	return 0;
 }
 
-static int parse_size(const char *option, const char *text, uint64_t *ret)
+static int parse_size(const struct setting *s, const char *text, uint64_t *ret)
 {
 	static const char *const units[] = { "KiB", "MiB", "GiB", "TiB" };
 	uint64_t value = 0;
@@ -147,13 +131,13 @@ static int parse_size(const char *option, const char *text, uint64_t *ret)
 		if (!strcmp(rest, units[i]))
 			shift = 10 * (i + 1);
 	if (!rest || (*rest && !shift)) {
-		replay_complain("%s %s: not a size. Write bytes, or a number with KiB, MiB, GiB or "
-				"TiB, such as 64MiB",
-				option, text);
+		replay_complain("--%s %s: not a size. Write bytes, or a number with KiB, MiB, GiB "
+				"or TiB, such as 64MiB",
+				s->name, text);
 		return -1;
 	}
 	if (value > (uint64_t)INT64_MAX >> shift) {
-		replay_complain("%s %s: more than 2^63 - 1 bytes", option, text);
+		replay_complain("--%s %s: more than 2^63 - 1 bytes", s->name, text);
 		return -1;
 	}
 	*ret = value << shift;
@@ -203,60 +187,23 @@ static uint64_t existing_bytes(const struct replay_opts *o)
 	return sum;
 }
 
-static int parse_ranks(struct replay_opts *o, const char *text)
+static int parse_setting(struct replay_opts *o, const struct setting *s, const char *text)
 {
-	uint64_t value = 0;
-	const char *rest = parse_digits(text, &value);
+	void *field = (char *)o + s->at;
 
-	if (rest && !*rest && value > KVR_MAX_RANKS) {
-		replay_complain("--ranks %s: a group has at most %d ranks", text, KVR_MAX_RANKS);
-		return -1;
-	}
-	return parse_u32("--ranks", text, 1, KVR_MAX_RANKS, &o->ranks);
-}
-
-static int parse_option(struct replay_opts *o, int option, const char *arg)
-{
-	switch (option) {
-	case O_TRACE:
-		o->trace = arg;
+	switch (s->kind) {
+	case FLAG:
+		*(int *)field = 1;
 		return 0;
-	case O_REQUESTS:
-		return parse_u32("--requests", arg, 1, REPLAY_MAX_REQUESTS, &o->requests);
-	case O_RANKS:
-		return parse_ranks(o, arg);
-	case O_BLOCK:
-		return parse_size("--block-bytes", arg, &o->block_bytes);
-	case O_LAYERS:
-		return parse_u32("--layers", arg, 1, 65536, &o->layers);
-	case O_HOST:
-		return parse_size("--host", arg, &o->host);
-	case O_NVME:
-		return parse_size("--nvme", arg, &o->nvme);
-	case O_STORE:
-		return add_store(o, arg);
-	case O_SEED:
-		return parse_number("--seed", arg, 0, UINT64_MAX, &o->seed);
-	case O_NAME:
-		o->name = arg;
+	case TEXT:
+		*(const char **)field = text;
 		return 0;
-	case O_REPLICATED:
-		o->replicated = 1;
-		return 0;
-	case O_RESTART:
-		o->restart = 1;
-		return 0;
-	case O_JSON:
-		o->json = 1;
-		return 0;
-	case O_NO_URING:
-		o->no_uring = 1;
-		return 0;
-	case 'v':
-		o->verbose = 1;
-		return 0;
+	case STORE:
+		return add_store(o, text);
+	case SIZE:
+		return parse_size(s, text, field);
 	default:
-		return -1;
+		return parse_number(s, text, field);
 	}
 }
 
@@ -270,19 +217,20 @@ static int make_shape(struct replay_opts *o)
 		replay_complain("--block-bytes 0: a block has at least one byte");
 		return -1;
 	}
-	if (!o->layers)
-		o->layers = o->block_bytes % (4u * parts) ? 1 : 4;
-	r = o->replicated ? kvr_shape_replicated(o->ranks, o->layers, o->block_bytes, &o->shape)
-			  : kvr_shape_split(o->ranks, o->layers, o->block_bytes, &o->shape);
+	if (!o->layer_groups)
+		o->layer_groups = o->block_bytes % (4u * parts) ? 1 : 4;
+	r = o->replicated
+		    ? kvr_shape_replicated(o->ranks, o->layer_groups, o->block_bytes, &o->shape)
+		    : kvr_shape_split(o->ranks, o->layer_groups, o->block_bytes, &o->shape);
 	if (r) {
-		replay_complain("--block-bytes %" PRIu64 " --ranks %u --layers %u: %s",
-				o->block_bytes, o->ranks, o->layers, kvr_explain());
+		replay_complain("--block-bytes %" PRIu64 " --ranks %u --layer-groups %u: %s",
+				o->block_bytes, o->ranks, o->layer_groups, kvr_explain());
 		return -1;
 	}
 	snprintf(o->model.name, sizeof(o->model.name), "kv-replay");
 	snprintf(o->model.dtype, sizeof(o->model.dtype), "bytes");
 	o->model.page_tokens = 512;
-	o->model.layers = o->layers;
+	o->model.layers = o->layer_groups;
 	o->model.heads = o->ranks;
 	return 0;
 }
@@ -312,9 +260,54 @@ static int check_opts(struct replay_opts *o)
 	return make_shape(o);
 }
 
+static void make_options(struct option *options)
+{
+	size_t i;
+
+	for (i = 0; i < SETTINGS; i++)
+		options[i] =
+			(struct option){ settings[i].name,
+					 settings[i].kind == FLAG ? no_argument : required_argument,
+					 NULL, FIRST_SETTING + (int)i };
+	options[i++] = (struct option){ "help", no_argument, NULL, HELP };
+	options[i++] = (struct option){ "version", no_argument, NULL, VERSION };
+	options[i] = (struct option){ 0 };
+}
+
+/* 1: that was all that was asked for. */
+static int take_option(struct replay_opts *o, int c, char **argv)
+{
+	const char letter[] = { '-', (char)optopt, 0 };
+
+	switch (c) {
+	case 'h':
+	case HELP:
+		fputs(help_text, stdout);
+		return 1;
+	case 'V':
+	case VERSION:
+		puts("kv-replay " KVR_VERSION_STRING);
+		return 1;
+	case 'v':
+		o->verbose = 1;
+		return 0;
+	case ':':
+		replay_complain("%s needs a value; see --help", argv[optind - 1]);
+		return -1;
+	case '?':
+		replay_complain("%s: %s; see --help",
+				optopt > ' ' && optopt < 127 ? letter : argv[optind - 1],
+				optopt < FIRST_SETTING ? "no such option" : "takes no value");
+		return -1;
+	default:
+		return parse_setting(o, &settings[c - FIRST_SETTING], optarg);
+	}
+}
+
 int replay_opts_parse(int argc, char **argv, struct replay_opts *o)
 {
-	int c;
+	struct option options[SETTINGS + 3];
+	int c, r = 0;
 
 	*o = (struct replay_opts){ .name = "kv-replay",
 				   .ranks = 4,
@@ -322,27 +315,13 @@ int replay_opts_parse(int argc, char **argv, struct replay_opts *o)
 				   .host = 64u << 20,
 				   .nvme = NOT_GIVEN,
 				   .seed = 1 };
+	make_options(options);
 	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":vhV", options, NULL)) != -1) {
-		if (c == 'h' || c == 'V') {
-			printf("%s", c == 'h' ? help_text : "kv-replay " KVR_VERSION_STRING "\n");
-			o->done = 1;
-			return 0;
-		}
-		if (c == ':') {
-			replay_complain("%s needs a value; see --help", argv[optind - 1]);
-			return -1;
-		}
-		if (c == '?') {
-			const char letter[] = { '-', (char)optopt, 0 };
-
-			replay_complain("%s: no such option; see --help",
-					optopt > ' ' && optopt < 127 ? letter : argv[optind - 1]);
-			return -1;
-		}
-		if (parse_option(o, c, optarg))
-			return -1;
-	}
+	while (!r && (c = getopt_long(argc, argv, ":vhV", options, NULL)) != -1)
+		r = take_option(o, c, argv);
+	o->done = r > 0;
+	if (r)
+		return r > 0 ? 0 : -1;
 	if (optind < argc) {
 		replay_complain("%s: not an option; see --help", argv[optind]);
 		return -1;

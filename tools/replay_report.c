@@ -135,7 +135,7 @@ static void report_json(const struct replay_job *job, int status)
 	       (double)area->run_ns / 1e9);
 	json_u64("ranks", o->ranks);
 	json_u64("block_bytes", o->block_bytes);
-	json_u64("layers", o->layers);
+	json_u64("layer_groups", o->layer_groups);
 	json_bool("replicated", o->replicated);
 	json_u64("seed", o->seed);
 	printf(", \"epochs\": [");
@@ -197,8 +197,8 @@ static void text_head(const struct replay_job *job)
 	printf("%s, %u rank%s, blocks of ", o->trace ? o->trace : "generated conversations",
 	       o->ranks, o->ranks == 1 ? "" : "s");
 	print_bytes(o->block_bytes);
-	printf(" (%s, %u layer group%s), host ", o->replicated ? "replicated" : "split", o->layers,
-	       o->layers == 1 ? "" : "s");
+	printf(" (%s, %u layer group%s), host ", o->replicated ? "replicated" : "split",
+	       o->layer_groups, o->layer_groups == 1 ? "" : "s");
 	print_bytes(o->host);
 	printf(", NVMe ");
 	print_bytes(o->nvme);
