@@ -200,6 +200,8 @@ static inline void tool_assert_right(const struct tool *t)
 {
 	tool_assert_number(t, "wrong_bytes", 0);
 	tool_assert_number(t, "unfinished", 0);
+	tool_assert_number(t, "stale_hits", 0);
+	tool_assert_number(t, "quarantined_slots", 0);
 	tool_says(t->out, "\"ticks_equal\": true");
 	tool_says(t->out, "\"counts_equal\": true");
 	tool_says(t->out, "\"ok\": true");

@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kv-replay as a user runs it, on traces whose hits this file counts by itself: block i of a
- * request is a hit when an earlier request began with the same i + 1 ids and nothing was evicted.
+ * kv-replay as a user runs it, on traces whose hits are counted here, too (replay_trace.h).
  * The program is that of the same build: test_tool().
  */
-#include "replay_tool.h"
-
-#define MAX_REQUESTS 256
-#define MAX_IDS 96
-
-struct own_trace {
-	uint32_t n, blocks[MAX_REQUESTS];
-	uint64_t ids[MAX_REQUESTS][MAX_IDS];
-};
+#include "replay_trace.h"
 
 static struct tool tool;
 
@@ -26,107 +17,12 @@ static void teardown(void)
 	tool_teardown(&tool);
 }
 
-static uint64_t next_random(uint64_t *state)
-{
-	uint64_t x = *state += 0x9e3779b97f4a7c15u;
-
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-	return x ^ x >> 31;
-}
-
-/* Requests that begin as an earlier one does, up to a random block, and go on by themselves. */
-static void write_trace(const char *path, uint64_t seed, uint32_t requests, uint32_t longest)
-{
-	static struct own_trace t;
-	FILE *f = fopen(path, "we");
-	uint64_t next = 1000;
-	uint32_t i, k, keep, from;
-
-	ck_assert_ptr_nonnull(f);
-	for (i = 0; i < requests; i++) {
-		from = i ? (uint32_t)(next_random(&seed) % i) : 0;
-		keep = i ? (uint32_t)(next_random(&seed) % (t.blocks[from] + 1)) : 0;
-		t.blocks[i] = keep + (uint32_t)(next_random(&seed) % 8);
-		if (t.blocks[i] > longest)
-			t.blocks[i] = longest;
-		for (k = 0; k < t.blocks[i]; k++)
-			t.ids[i][k] = k < keep ? t.ids[from][k] : next++;
-		/* ids at other positions: the same number is another block there */
-		if (i % 5 == 4 && t.blocks[i])
-			t.ids[i][t.blocks[i] - 1] = t.ids[from][0];
-		fprintf(f, i % 2 ? "{\"hash_ids\":[" : "{\"x\": [{}, \"\\\"\"], \"hash_ids\": [ ");
-		for (k = 0; k < t.blocks[i]; k++)
-			fprintf(f, "%s%" PRIu64, k ? ", " : "", t.ids[i][k]);
-		fprintf(f, "], \"timestamp\": %u, \"output_length\": 1, \"input_length\": %u}\n", i,
-			512 * t.blocks[i]);
-	}
-	fclose(f);
-}
-
-static void read_trace(const char *path, struct own_trace *t)
-{
-	FILE *f = fopen(path, "re");
-	char line[8192], *p;
-
-	ck_assert_ptr_nonnull(f);
-	memset(t, 0, sizeof(*t));
-	while (fgets(line, sizeof(line), f)) {
-		p = strchr(strstr(line, "\"hash_ids\""), '[') + 1;
-		while (*p == ' ')
-			p++;
-		while (*p != ']') {
-			t->ids[t->n][t->blocks[t->n]++] = strtoull(p, &p, 10);
-			while (*p == ',' || *p == ' ')
-				p++;
-		}
-		t->n++;
-	}
-	fclose(f);
-}
-
-/* Hits and references when nothing is ever evicted. */
-static uint64_t count_hits(const struct own_trace *t, uint64_t *ret_references)
-{
-	uint32_t i, j, k, most;
-	uint64_t hits = 0;
-
-	*ret_references = 0;
-	for (i = 0; i < t->n; i++) {
-		for (most = j = 0; j < i; j++) {
-			for (k = 0; k < t->blocks[i] && k < t->blocks[j]; k++)
-				if (t->ids[i][k] != t->ids[j][k])
-					break;
-			most = k > most ? k : most;
-		}
-		hits += most;
-		*ret_references += t->blocks[i];
-	}
-	return hits;
-}
-
-/* A trace of the private directory, and what it must give. */
-static char *make_trace(uint32_t requests, uint32_t longest, uint64_t *ret_hits,
-			uint64_t *ret_references)
-{
-	static struct own_trace t;
-	char *path = tool_path(&tool, "trace.jsonl");
-
-	write_trace(path, 7, requests, longest);
-	read_trace(path, &t);
-	ck_assert_uint_eq(t.n, requests);
-	*ret_hits = count_hits(&t, ret_references);
-	ck_assert_uint_gt(*ret_hits, *ret_references / 5);
-	ck_assert_uint_lt(*ret_hits, *ret_references);
-	return path;
-}
-
 #define SMALL "--ranks", "3", "--block-bytes", "48KiB", "--json", "--store", tool.dir
 
 START_TEST(test_hits_are_exactly_those_of_the_trace)
 {
 	uint64_t hits, references;
-	char *trace = make_trace(120, 24, &hits, &references);
+	char *trace = make_trace(&tool, 120, 24, 0, &hits, &references);
 
 	TOOL_RUN(&tool, 0, "--trace", trace, SMALL, "--host", "2MiB", "--nvme", "96MiB");
 	tool_assert_right(&tool);
@@ -147,7 +43,7 @@ END_TEST
 START_TEST(test_restart_hits_the_same_blocks)
 {
 	uint64_t hits, references;
-	char *trace = make_trace(120, 24, &hits, &references);
+	char *trace = make_trace(&tool, 120, 24, 0, &hits, &references);
 
 	TOOL_RUN(&tool, 0, "--trace", trace, SMALL, "--host", "2MiB", "--nvme", "96MiB",
 		 "--restart");
@@ -161,7 +57,7 @@ END_TEST
 START_TEST(test_second_run_hits_what_the_first_stored)
 {
 	uint64_t hits, references;
-	char *trace = make_trace(60, 24, &hits, &references);
+	char *trace = make_trace(&tool, 60, 24, 0, &hits, &references);
 
 	TOOL_RUN(&tool, 0, "--trace", trace, SMALL, "--nvme", "96MiB");
 	tool_assert_right(&tool);
@@ -178,7 +74,7 @@ END_TEST
 START_TEST(test_evictions_leave_no_wrong_byte)
 {
 	uint64_t hits, references;
-	char *trace = make_trace(120, 24, &hits, &references);
+	char *trace = make_trace(&tool, 120, 24, 0, &hits, &references);
 
 	TOOL_RUN(&tool, 0, "--trace", trace, SMALL, "--host", "2MiB", "--nvme", "4MiB");
 	tool_assert_right(&tool);
@@ -193,7 +89,7 @@ END_TEST
 START_TEST(test_request_larger_than_the_pool_is_served_in_parts)
 {
 	uint64_t hits, references;
-	char *trace = make_trace(40, 90, &hits, &references);
+	char *trace = make_trace(&tool, 40, 90, 0, &hits, &references);
 
 	TOOL_RUN(&tool, 0, "--trace", trace, SMALL, "--host", "228KiB", "--nvme", "96MiB");
 	tool_assert_right(&tool);
@@ -206,7 +102,7 @@ END_TEST
 START_TEST(test_odd_block_sizes)
 {
 	uint64_t hits, references;
-	char *trace = make_trace(40, 24, &hits, &references);
+	char *trace = make_trace(&tool, 40, 24, 0, &hits, &references);
 
 	TOOL_RUN(&tool, 0, "--trace", trace, "--ranks", "3", "--block-bytes", "12357",
 		 "--layer-groups", "3", "--json", "--store", tool.dir, "--host", "1MiB", "--nvme",
@@ -219,7 +115,7 @@ END_TEST
 START_TEST(test_every_rank_reads_a_replicated_block)
 {
 	uint64_t hits, references;
-	char *trace = make_trace(40, 24, &hits, &references);
+	char *trace = make_trace(&tool, 40, 24, 0, &hits, &references);
 
 	TOOL_RUN(&tool, 0, "--trace", trace, "--ranks", "3", "--replicated", "--block-bytes",
 		 "50000", "--layer-groups", "5", "--json", "--store", tool.dir, "--host", "2MiB",
@@ -232,7 +128,7 @@ END_TEST
 START_TEST(test_two_stores_by_threads)
 {
 	uint64_t hits, references;
-	char *trace = make_trace(40, 24, &hits, &references);
+	char *trace = make_trace(&tool, 40, 24, 0, &hits, &references);
 	char *second = tool_path(&tool, "second");
 
 	ck_assert_int_eq(mkdir(second, 0700), 0);
@@ -247,7 +143,7 @@ END_TEST
 START_TEST(test_host_memory_alone)
 {
 	uint64_t hits, references;
-	char *trace = make_trace(40, 24, &hits, &references);
+	char *trace = make_trace(&tool, 40, 24, 0, &hits, &references);
 
 	TOOL_RUN(&tool, 0, "--trace", trace, "--nvme", "0", "--json", "--host", "128MiB");
 	tool_assert_right(&tool);
@@ -275,7 +171,7 @@ END_TEST
 START_TEST(test_rotten_store_is_a_miss)
 {
 	uint64_t hits, references, at;
-	char *trace = make_trace(60, 24, &hits, &references);
+	char *trace = make_trace(&tool, 60, 24, 0, &hits, &references);
 	struct stat st;
 	char byte;
 	int fd;

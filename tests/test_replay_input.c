@@ -159,13 +159,30 @@ static const struct bad_option {
 	{ "--block-bytes", "1001", "cannot be divided among 4 ranks" },
 	{ "--layer-groups", "0", "not a whole number" },
 	{ "--layer-groups", "7", "layer groups" },
+	{ "--layers=4", "", "takes no value" },
 	{ "--ranks", "65", "from 1 to 64" },
-	{ "--restart=yes", "", "takes no value" },
 	{ "--ranks", "0", "not a whole number" },
 	{ "--ranks", "four", "not a whole number" },
 	{ "--requests", "0", "not a whole number" },
 	{ "--requests", "10000001", "not a whole number" },
 	{ "--seed", "-1", "not a whole number" },
+	{ "--prefetch", "0", "from 1 to 1024" },
+	{ "--prefetch", "1025", "from 1 to 1024" },
+	{ "--prefetch", "all", "not a whole number" },
+	{ "--prefetch-budget", "0", "not a whole number" },
+	{ "--prefetch-budget", "4294967296", "not a whole number" },
+	{ "--prefetch-budget", "4", "without --prefetch" },
+	{ "--abort", "1.01", "not a share from 0 to 1" },
+	{ "--abort", "-0.1", "not a share" },
+	{ "--abort", "", "not a share" },
+	{ "--abort", ".", "not a share" },
+	{ "--abort", "0.1.2", "not a share" },
+	{ "--abort", "10%", "not a share" },
+	{ "--abort", "1e-1", "not a share" },
+	{ "--abort", "0x0", "not a share" },
+	{ "--abort", "nan", "not a share" },
+	{ "--reset-every", "0", "not a whole number" },
+	{ "--reset-every", "-3", "not a whole number" },
 	{ "--store", "/nonexistent/dir", "No such file or directory" },
 	{ "--store", "/dev/null", "neither a directory nor" },
 	{ "--name", "", "1 to 47 characters" },
@@ -201,6 +218,8 @@ START_TEST(test_contradictions)
 	tool_says(tool.err, "leave out --store");
 	TOOL_RUN(&tool, 2, "--nvme", "0", "--restart");
 	tool_says(tool.err, "--restart");
+	TOOL_RUN(&tool, 2, "--nvme", "0", "--prefetch", "2");
+	tool_says(tool.err, "nothing to fetch from");
 }
 END_TEST
 

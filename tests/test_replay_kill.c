@@ -286,6 +286,34 @@ START_TEST(test_interrupt_of_the_first_half_stops_all)
 }
 END_TEST
 
+/* Whatever is in flight: loads by layers, prefetches, aborts, resets. */
+#define ALL "--layers", "--prefetch", "4", "--abort", "0.1", "--reset-every", "50"
+
+START_TEST(test_ends_with_all_of_the_protocol)
+{
+	const char *half = _i % 2 ? "--restart" : "--verbose";
+	static const char *const who[] = { "rank 1", "leader" };
+	pid_t pid;
+
+	start(TOOL_ARGS(ENDLESS, ALL, "--json", half));
+	if (_i < 4) {
+		pid = tool_pid(&tool, who[_i / 2]);
+		ck_assert_int_eq(kill(pid, SIGKILL), 0);
+		tool_wait(&tool);
+		if (pid != tool.pid)
+			tool_expect(&tool, 1);
+		if (_i >= 2)
+			reap_ranks();
+	} else {
+		kill(tool.pid, SIGINT);
+		assert_interrupted();
+	}
+	TOOL_RUN(&tool, 0, "--requests", "100", "--ranks", "3", "--block-bytes", "12KiB", "--host",
+		 "2MiB", "--store", tool.dir, "--json", ALL, "--restart");
+	tool_assert_right(&tool);
+}
+END_TEST
+
 static void in_own_group(struct tool *t)
 {
 	(void)t;
@@ -392,6 +420,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, test_first_half_without_its_parent_leaves_no_directory, 0,
 			    few ? 1 : 2);
 	tcase_add_loop_test(c, test_interrupt_stops_cleanly, 0, few ? 1 : 2);
+	tcase_add_loop_test(c, test_ends_with_all_of_the_protocol, 0, few ? 2 : 6);
 	tcase_add_loop_test(c, test_interrupt_of_all_processes_stops_cleanly, 0, few ? 1 : 2);
 	tcase_add_test(c, test_second_interrupt_ends_at_once);
 	tcase_add_loop_test(c, test_interrupt_before_the_group_is_there, 0, few ? 1 : 2);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is computed from the records of all processes: percentiles, sums, and the verdict. */
+#include <string.h>
 #include <time.h>
 
 #include "replay.h"
@@ -85,10 +86,11 @@ int replay_counts_equal(const struct replay_job *job)
 
 	for (p = 1; p <= job->opts.ranks; p++) {
 		rank = &job->area->proc[p];
-		if (rank->blocks_copied != leader->blocks_copied ||
-		    rank->blocks_loaded != leader->blocks_loaded ||
-		    rank->hits_host != leader->hits_host || rank->ops != leader->ops ||
-		    rank->ops_failed != leader->ops_failed || rank->ticks != leader->ticks)
+		if (memcmp(&rank->blocks, &leader->blocks, sizeof(rank->blocks)) ||
+		    rank->ops != leader->ops || rank->ops_failed != leader->ops_failed ||
+		    rank->ops_cancelled != leader->ops_cancelled ||
+		    rank->aborted != leader->aborted || rank->resets != leader->resets ||
+		    rank->ticks != leader->ticks)
 			return 0;
 	}
 	return 1;
@@ -124,7 +126,7 @@ int replay_verdict(const struct replay_job *job)
 		if (!job->area->proc[p].finished || job->area->proc[p].sentence[0])
 			return REPLAY_FAILED;
 	if (equal != total || replay_wrong_bytes(job) || replay_unfinished(job) ||
-	    !replay_counts_equal(job))
+	    !replay_counts_equal(job) || job->area->counts.quarantined || job->area->counts.stale)
 		return REPLAY_FAILED;
 	return job->area->interrupted ? REPLAY_INTERRUPTED : REPLAY_OK;
 }

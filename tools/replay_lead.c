@@ -222,7 +222,7 @@ static int await_crew(struct replay_run *run, struct crew *crew)
 	return 0;
 }
 
-static int order(struct replay_run *run, uint32_t tag, uint64_t value)
+int replay_order(struct replay_run *run, uint32_t tag, uint64_t value)
 {
 	return REPLAY_RETRY(kvr_channels_publish(kvr_connector_channels(run->c), KVR_CH_USER0, 0,
 						 tag, NULL, &value, sizeof(value),
@@ -260,6 +260,31 @@ static int asked_to_stop(const struct replay_job *job)
 	return replay_stop || (job->parent && getppid() != job->parent);
 }
 
+/* 0: not before that request. */
+static int reset(struct replay_run *run, uint32_t index)
+{
+	uint32_t every = run->job->opts.reset_every;
+	int r;
+
+	if (!every || !index || index % every)
+		return 0;
+	r = replay_order(run, REPLAY_CMD_RESET, index);
+	return r ? r : replay_run_reset(run, index);
+}
+
+/* Slots that a rank may still copy; 0, too, when nobody knows. */
+static uint64_t quarantined(struct replay_run *run)
+{
+	struct kvr_inspect_group group;
+	struct replay_counts *c = &run->job->area->counts;
+
+	if (!run->inspect || kvr_inspect_group(run->inspect, &group))
+		return 0;
+	if (group.quarantined_slots > c->quarantine_most)
+		c->quarantine_most = group.quarantined_slots;
+	return group.quarantined_slots;
+}
+
 static int requests(struct replay_run *run)
 {
 	uint32_t i;
@@ -270,14 +295,20 @@ static int requests(struct replay_run *run)
 			run->job->area->interrupted = 1;
 			break;
 		}
-		r = order(run, REPLAY_CMD_REQUEST, i);
+		r = reset(run, i);
+		if (!r)
+			r = replay_ahead(run, i);
+		if (!r)
+			r = replay_order(run, REPLAY_CMD_REQUEST, i);
 		if (!r)
 			r = replay_run_request(run, i);
 		if (r)
 			return r;
+		if (run->plan.abort)
+			quarantined(run);
 		replay_progress(run);
 	}
-	return 0;
+	return replay_ahead_stop(run);
 }
 
 /* Ticks until every operation has its end. Those that never get one are counted by the caller. */
@@ -287,20 +318,37 @@ static int drain(struct replay_run *run)
 	uint32_t i;
 	int r;
 
-	for (i = 0; i < REPLAY_DRAIN_TICKS - 1 && run->open && replay_now() < until; i++) {
+	for (i = 0; i < REPLAY_DRAIN_TICKS - 1 && run->book.open && replay_now() < until; i++) {
 		if (!replay_run_settle(run) && i)
 			sleep_ms(i < 10 ? 1 : 10);
 		if (replay_stop > 1) {
 			run->own = "operations are in flight";
 			return -EINTR;
 		}
-		r = order(run, REPLAY_CMD_TICK, run->tick + 1);
+		r = replay_order(run, REPLAY_CMD_TICK, run->tick + 1);
 		if (!r)
 			r = replay_run_tick(run);
 		if (r)
 			return r;
 	}
 	return 0;
+}
+
+/*
+ * Operations ended, and ranks that were slower than the leader have yet to say that they do not
+ * copy any more. They do, while they live: what is left at the end is a fault.
+ */
+static int leave_quarantine(struct replay_run *run)
+{
+	uint64_t until = replay_now() + REPLAY_DEADLINE_MS * 1000000ull;
+	int r = 0;
+
+	while (quarantined(run) && !r && replay_now() < until && replay_stop < 2) {
+		sleep_ms(1);
+		r = kvr_group_check(kvr_connector_group(run->c));
+	}
+	run->job->area->counts.quarantined += quarantined(run);
+	return r;
 }
 
 static void keep_degraded(struct replay_run *run)
@@ -343,6 +391,22 @@ static void keep_figures(struct replay_run *run)
 	sum->store_used = s.store_used;
 }
 
+/* After the ranks have left, or died: their pages stay. */
+static void keep_answers(struct replay_run *run)
+{
+	struct replay_counts *c = &run->job->area->counts;
+	struct kvr_inspect_proc proc;
+	uint32_t i;
+
+	for (i = 0; run->inspect && i < run->job->opts.ranks; i++) {
+		if (kvr_inspect_proc(run->inspect, i, &proc))
+			continue;
+		c->late += proc.late;
+		c->duplicate += proc.duplicate;
+		c->foreign += proc.foreign;
+	}
+}
+
 /* With the group made and all ranks attached. 0, or -errno that was told. */
 static int lead(struct replay_run *run, struct crew *crew)
 {
@@ -352,9 +416,11 @@ static int lead(struct replay_run *run, struct crew *crew)
 	r = requests(run);
 	if (!r)
 		r = drain(run);
-	run->proc->unfinished += run->open + run->stray;
+	run->proc->unfinished += run->book.open + run->book.stray;
 	if (!r)
-		r = order(run, REPLAY_CMD_END, 0);
+		r = leave_quarantine(run);
+	if (!r)
+		r = replay_order(run, REPLAY_CMD_END, 0);
 	if (r) /* first of all: the library keeps one sentence, that of the last failure */
 		give_up(run, crew, r, replay_why(run, r));
 	keep_figures(run);
@@ -363,7 +429,19 @@ static int lead(struct replay_run *run, struct crew *crew)
 	r = REPLAY_RETRY(kvr_connector_shutdown(run->c, kvr_deadline(REPLAY_DEADLINE_MS)));
 	if (r)
 		give_up(run, crew, r, replay_why(run, r));
+	keep_answers(run);
 	return r;
+}
+
+/* Memory, and a look into the own segment, which tells what no call does. */
+static int open_run(struct replay_run *run)
+{
+	if (kvr_inspect_open_name(NULL, run->job->opts.name, &run->inspect)) {
+		run->inspect = NULL;
+		replay_complain("quarantine and answers that were not applied are not counted: %s",
+				kvr_explain());
+	}
+	return replay_run_open(run);
 }
 
 int replay_lead(const struct replay_job *job, uint32_t first, uint32_t end)
@@ -387,7 +465,7 @@ int replay_lead(const struct replay_job *job, uint32_t first, uint32_t end)
 		status = REPLAY_BAD_INPUT;
 		area->interrupted |= replay_stop > 0; /* such as while it waited for a lock */
 		tell_crew(&crew, 'x');
-	} else if ((r = replay_run_open(&run))) {
+	} else if ((r = open_run(&run))) {
 		replay_fail(&run, "%s", replay_why(&run, r));
 		tell_crew(&crew, 'x');
 	} else {
@@ -399,6 +477,7 @@ int replay_lead(const struct replay_job *job, uint32_t first, uint32_t end)
 	replay_progress_clear();
 	reap_all(&crew, r ? REPLAY_END_MS : REPLAY_DEADLINE_MS);
 	crew_close(&crew);
+	kvr_inspect_close(run.inspect);
 	kvr_connector_close(run.c);
 	replay_run_close(&run);
 	area->tick_base += run.tick;

@@ -32,7 +32,7 @@ static const char help_text[] =
 	"  --trace FILE        JSON lines with timestamp, input_length, output_length, hash_ids;\n"
 	"                      without it, generated conversations\n"
 	"  --requests N        at most N of them (all of the trace, or 200 generated ones)\n"
-	"  --seed N            of the keys and of the generator (1)\n"
+	"  --seed N            of the keys, of the generator and of --abort (1)\n"
 	"  --restart           stop everything half-way, go on with new processes on the same files\n"
 	"Cache\n"
 	"  --ranks N           processes that share a block, 1 to 64 (4)\n"
@@ -46,6 +46,18 @@ static const char help_text[] =
 	"                      directory under $TMPDIR or /var/tmp, removed at the end\n"
 	"  --no-uring          I/O by threads with pread and pwrite\n"
 	"  --name NAME         of the group, as ring-dump shows it (kv-replay)\n"
+	"Protocol\n"
+	"  --layers            load by layers: a rank takes and compares a layer group as soon as it\n"
+	"                      is there, while later ones are read\n"
+	"  --prefetch N        look N requests ahead (1 to 1024), and bring what is stored of them on\n"
+	"                      NVMe into host memory. When the request comes, its prefetch is\n"
+	"                      cancelled: its load reads the rest, before what is only ahead\n"
+	"  --prefetch-budget N at most N blocks, brought or on their way, for requests that have not\n"
+	"                      come (a quarter of host memory)\n"
+	"  --abort P           abort this share of the requests (0 to 1) on all ranks, each at a\n"
+	"                      random point: before or during a load, between layers, before or\n"
+	"                      during a store. Hits of the others then depend on timing\n"
+	"  --reset-every N     the weights change every N requests: nothing from before is found\n"
 	"Output\n"
 	"  --json              one JSON object instead of the report\n"
 	"  -v, --verbose       the processes, as they start\n"
@@ -53,10 +65,10 @@ static const char help_text[] =
 	"  -V, --version       the version\n"
 	"\n"
 	"Sizes are bytes, or a number with KiB, MiB, GiB or TiB.\n"
-	"Exit status: 0 all bytes right, all operations ended, all ticks equal; 1 not so, or somebody\n"
-	"failed; 2 bad input; 130 interrupted.\n";
+	"Exit status: 0 all bytes right, all operations ended, all ticks equal, no stale hit, no slot\n"
+	"in quarantine; 1 not so, or somebody failed; 2 bad input; 130 interrupted.\n";
 
-enum kind { FLAG, TEXT, STORE, SIZE, U32, U64 };
+enum kind { FLAG, TEXT, STORE, SHARE, SIZE, U32, U64 };
 
 #define AT(field) offsetof(struct replay_opts, field)
 
@@ -80,6 +92,11 @@ static const struct setting {
 	{ "store", STORE, 0, 0, 0 },
 	{ "no-uring", FLAG, AT(no_uring), 0, 0 },
 	{ "name", TEXT, AT(name), 0, 0 },
+	{ "layers", FLAG, AT(layers), 0, 0 },
+	{ "prefetch", U32, AT(prefetch), 1, REPLAY_MAX_AHEAD },
+	{ "prefetch-budget", U32, AT(prefetch_budget), 1, UINT32_MAX },
+	{ "abort", SHARE, AT(abort), 0, 0 },
+	{ "reset-every", U32, AT(reset_every), 1, REPLAY_MAX_REQUESTS },
 	{ "json", FLAG, AT(json), 0, 0 },
 	{ "verbose", FLAG, AT(verbose), 0, 0 },
 };
@@ -117,6 +134,20 @@ static int parse_number(const struct setting *s, const char *text, void *field)
 		*(uint32_t *)field = (uint32_t)value;
 	else
 		*(uint64_t *)field = value;
+	return 0;
+}
+
+/* Digits, and a point before, among or after them: no sign, exponent, "inf" or hexadecimal. */
+static int parse_share(const struct setting *s, const char *text, double *ret)
+{
+	double value = strtod(text, NULL);
+
+	if (text[strspn(text, "0123456789.")] || !strpbrk(text, "0123456789") ||
+	    strchr(text, '.') != strrchr(text, '.') || value > 1) {
+		replay_complain("--%s %s: not a share from 0 to 1, such as 0.1", s->name, text);
+		return -1;
+	}
+	*ret = value;
 	return 0;
 }
 
@@ -200,6 +231,8 @@ static int parse_setting(struct replay_opts *o, const struct setting *s, const c
 		return 0;
 	case STORE:
 		return add_store(o, text);
+	case SHARE:
+		return parse_share(s, text, field);
 	case SIZE:
 		return parse_size(s, text, field);
 	default:
@@ -249,6 +282,15 @@ static int check_opts(struct replay_opts *o)
 	}
 	if (!o->nvme && o->restart) {
 		replay_complain("--restart with --nvme 0: nothing would be left to go on with");
+		return -1;
+	}
+	if (!o->nvme && o->prefetch) {
+		replay_complain("--prefetch with --nvme 0: there is nothing to fetch from");
+		return -1;
+	}
+	if (!o->prefetch && o->prefetch_budget) {
+		replay_complain("--prefetch-budget %u: without --prefetch nothing is prefetched",
+				o->prefetch_budget);
 		return -1;
 	}
 	if (!o->host) {

@@ -133,7 +133,7 @@ void replay_progress(const struct replay_run *run)
 
 	if (!on_terminal() || too_early())
 		return;
-	rate = p->references ? (double)p->blocks_loaded * 100 / (double)p->references : 0;
+	rate = p->references ? (double)p->blocks.loaded * 100 / (double)p->references : 0;
 	speed = ns ? (double)(p->store_bytes + p->load_bytes) / (double)ns : 0;
 	left = (replay_now() - run->began_ns) / here * (total - done) / 1000000000u;
 	full = (int)(done * BAR / total);

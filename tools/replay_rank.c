@@ -82,16 +82,22 @@ static int take(struct replay_run *run, uint32_t *ret_tag, uint64_t *ret_value)
 
 static int obey(struct replay_run *run)
 {
+	uint32_t tag, index;
 	uint64_t value;
-	uint32_t tag;
-	int r;
+	int r, here;
 
 	for (;;) {
 		r = take(run, &tag, &value);
 		if (r)
 			return r;
-		if (tag == REPLAY_CMD_REQUEST && value >= run->first && value < run->end)
-			r = replay_run_request(run, (uint32_t)value);
+		index = (uint32_t)value;
+		here = index >= run->first && index < run->end;
+		if (tag == REPLAY_CMD_REQUEST && here)
+			r = replay_run_request(run, index);
+		else if (tag == REPLAY_CMD_RESET && here)
+			r = replay_run_reset(run, index);
+		else if (tag == REPLAY_CMD_PREFETCH && here)
+			r = replay_prefetch(run, index, (uint32_t)(value >> 32));
 		else if (tag == REPLAY_CMD_TICK && run->tick + 1 == value)
 			r = replay_run_tick(run);
 		else if (tag == REPLAY_CMD_END)
@@ -167,7 +173,7 @@ void replay_rank(const struct replay_job *job, uint32_t rank, uint32_t first, ui
 	r = join(&run, &leader, ready);
 	if (!r)
 		r = obey(&run);
-	run.proc->unfinished += run.open + run.stray;
+	run.proc->unfinished += run.book.open + run.book.stray;
 	if (!r)
 		r = REPLAY_RETRY(kvr_connector_shutdown(run.c, kvr_deadline(REPLAY_DEADLINE_MS)));
 	if (r) {

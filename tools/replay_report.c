@@ -6,7 +6,8 @@
 
 #include "replay.h"
 
-static const char *const latency_names[REPLAY_LATENCIES] = { "lookup", "load", "store", "request" };
+static const char *const latency_names[REPLAY_LATENCIES] = { "lookup", "first_layer", "load",
+							     "store", "request" };
 
 /* --- JSON ------------------------------------------------------------------------------------- */
 
@@ -90,21 +91,25 @@ static void json_counts(const struct replay_job *job)
 {
 	const struct replay_area *area = job->area;
 	const struct replay_proc *p = &area->proc[0];
+	const struct replay_blocks *b = &p->blocks;
 	uint64_t ticks, equal = replay_ticks_equal(job, &ticks);
 
 	json_u64("requests", p->requests);
 	json_u64("references", p->references);
-	json_u64("blocks_stored", p->blocks_copied);
+	json_u64("blocks_stored", b->copied);
 	json_u64("blocks_written", area->stats.blocks_written);
-	json_u64("blocks_loaded", p->blocks_loaded);
-	json_u64("hit_blocks", p->hits_host + p->hits_nvme);
-	json_u64("hit_blocks_host", p->hits_host);
-	json_u64("hit_blocks_nvme", p->hits_nvme);
+	json_u64("blocks_loaded", b->loaded);
+	json_u64("hit_blocks", b->hits_host + b->hits_nvme);
+	json_u64("hit_blocks_host", b->hits_host);
+	json_u64("hit_blocks_nvme", b->hits_nvme);
+	json_u64("possible_hits", area->counts.possible);
+	json_u64("stale_hits", area->counts.stale);
 	json_u64("recovered_blocks", area->stats.blocks_recovered);
 	json_u64("wrong_bytes", replay_wrong_bytes(job));
 	json_u64("unfinished", replay_unfinished(job));
 	json_u64("operations", p->ops);
 	json_u64("operations_failed", p->ops_failed);
+	json_u64("operations_cancelled", p->ops_cancelled);
 	json_u64("ticks", ticks);
 	json_bool("ticks_equal", equal == ticks);
 	json_bool("counts_equal", replay_counts_equal(job));
@@ -116,6 +121,29 @@ static void json_counts(const struct replay_job *job)
 	json_u64("pool_slots", area->stats.pool_slots);
 	json_u64("store_slots", area->stats.store_slots);
 	json_u64("store_used", area->stats.store_used);
+}
+
+static void json_protocol(const struct replay_job *job)
+{
+	const struct replay_opts *o = &job->opts;
+	const struct replay_counts *c = &job->area->counts;
+
+	json_bool("layers", o->layers);
+	json_u64("prefetch", o->prefetch);
+	json_u64("prefetches", c->prefetches);
+	json_u64("prefetched_blocks", c->prefetched);
+	json_u64("prefetched_used", c->prefetch_used);
+	json_u64("prefetched_wasted", c->prefetch_wasted);
+	json_u64("prefetch_cancelled", c->prefetch_cancelled);
+	printf(", \"abort\": %g", o->abort);
+	json_u64("aborted", job->area->proc[0].aborted);
+	json_u64("reset_every", o->reset_every);
+	json_u64("resets", job->area->proc[0].resets);
+	json_u64("late", c->late);
+	json_u64("duplicate", c->duplicate);
+	json_u64("foreign", c->foreign);
+	json_u64("quarantined_slots", c->quarantined);
+	json_u64("quarantined_slots_most", c->quarantine_most);
 }
 
 static void report_json(const struct replay_job *job, int status)
@@ -130,6 +158,7 @@ static void report_json(const struct replay_job *job, int status)
 	printf(", \"name\": ");
 	json_string(o->name);
 	json_counts(job);
+	json_protocol(job);
 	printf(", \"store_gbps\": %.3f, \"load_gbps\": %.3f, \"seconds\": %.3f",
 	       gbps(p->store_bytes, p->store_ns), gbps(p->load_bytes, p->load_ns),
 	       (double)area->run_ns / 1e9);
@@ -173,14 +202,16 @@ static void print_time(uint64_t ns)
 
 static void text_latencies(const struct replay_area *area)
 {
-	static const char *const what[REPLAY_LATENCIES] = { "lookup", "load", "store to host",
-							    "request" };
+	static const char *const what[REPLAY_LATENCIES] = { "lookup", "first layer", "load",
+							    "store to host", "request" };
 	const struct replay_latency *l;
 	uint32_t i;
 
 	printf("  latency                p50        p90        p99        max\n");
 	for (i = 0; i < REPLAY_LATENCIES; i++) {
 		l = &area->latency[i];
+		if (i == REPLAY_LAYER && !l->count)
+			continue;
 		printf("    %-14s", what[i]);
 		print_time(replay_latency_at(l, .5));
 		print_time(replay_latency_at(l, .9));
@@ -197,8 +228,9 @@ static void text_head(const struct replay_job *job)
 	printf("%s, %u rank%s, blocks of ", o->trace ? o->trace : "generated conversations",
 	       o->ranks, o->ranks == 1 ? "" : "s");
 	print_bytes(o->block_bytes);
-	printf(" (%s, %u layer group%s), host ", o->replicated ? "replicated" : "split",
-	       o->layer_groups, o->layer_groups == 1 ? "" : "s");
+	printf(" (%s, %u layer group%s%s), host ", o->replicated ? "replicated" : "split",
+	       o->layer_groups, o->layer_groups == 1 ? "" : "s",
+	       o->layers ? ", loaded by layers" : "");
 	print_bytes(o->host);
 	printf(", NVMe ");
 	print_bytes(o->nvme);
@@ -209,28 +241,52 @@ static void text_blocks(const struct replay_job *job)
 {
 	const struct replay_area *area = job->area;
 	const struct replay_proc *p = &area->proc[0];
-	uint64_t hits = p->hits_host + p->hits_nvme;
+	const struct replay_blocks *b = &p->blocks;
+	uint64_t hits = b->hits_host + b->hits_nvme;
 
 	printf("  requests         %" PRIu64 " of %zu in %.1f s%s\n", p->requests, job->trace.n,
 	       (double)area->run_ns / 1e9, area->phases > 1 ? ", with a restart half-way" : "");
 	printf("  hits             %" PRIu64 " of %" PRIu64 " blocks (%.1f %%): %" PRIu64
 	       " in host memory, %" PRIu64 " on NVMe\n",
 	       hits, p->references,
-	       p->references ? (double)hits * 100 / (double)p->references : 0.0, p->hits_host,
-	       p->hits_nvme);
-	printf("  blocks loaded    %" PRIu64 ", %.2f GB/s\n", p->blocks_loaded,
+	       p->references ? (double)hits * 100 / (double)p->references : 0.0, b->hits_host,
+	       b->hits_nvme);
+	printf("  hits possible    %" PRIu64 ", if it began empty and nothing was evicted\n",
+	       area->counts.possible);
+	if (area->counts.stale)
+		printf("  STALE HITS       %" PRIu64 " blocks, not stored since the last reset\n",
+		       area->counts.stale);
+	printf("  blocks loaded    %" PRIu64 ", %.2f GB/s\n", b->loaded,
 	       gbps(p->load_bytes, p->load_ns));
 	printf("  blocks stored    %" PRIu64 ", %.2f GB/s to host memory; %" PRIu64
 	       " written to NVMe\n",
-	       p->blocks_copied, gbps(p->store_bytes, p->store_ns), area->stats.blocks_written);
+	       b->copied, gbps(p->store_bytes, p->store_ns), area->stats.blocks_written);
 	printf("  blocks evicted   %" PRIu64 " from host memory, %" PRIu64 " from NVMe\n",
 	       area->stats.host_evictions, area->stats.nvme_evictions);
 	printf("  blocks recovered %" PRIu64 " at the last start (epoch %" PRIu64 ")\n",
 	       area->stats.blocks_recovered, area->phases ? area->epochs[area->phases - 1] : 0);
 }
 
+static void text_protocol(const struct replay_job *job)
+{
+	const struct replay_opts *o = &job->opts;
+	const struct replay_counts *c = &job->area->counts;
+
+	if (o->prefetch)
+		printf("  prefetched       %" PRIu64 " blocks for %" PRIu64 " requests: %" PRIu64
+		       " used, %" PRIu64 " wasted; %" PRIu64 " more cancelled\n",
+		       c->prefetched, c->prefetches, c->prefetch_used, c->prefetch_wasted,
+		       c->prefetch_cancelled);
+	if (o->abort > 0)
+		printf("  aborted          %" PRIu64 " of the requests\n",
+		       job->area->proc[0].aborted);
+	if (o->reset_every)
+		printf("  resets           %" PRIu64 "\n", job->area->proc[0].resets);
+}
+
 static void text_verdict(const struct replay_job *job, int status)
 {
+	const struct replay_counts *c = &job->area->counts;
 	const struct replay_proc *p = &job->area->proc[0];
 	uint64_t ticks, equal = replay_ticks_equal(job, &ticks);
 	uint32_t i;
@@ -239,8 +295,14 @@ static void text_verdict(const struct replay_job *job, int status)
 	for (i = 0; i <= job->opts.ranks; i++)
 		if (job->area->proc[i].wrong[0])
 			printf("    %s\n", job->area->proc[i].wrong);
-	printf("  operations       %" PRIu64 ", unfinished %" PRIu64 ", failed %" PRIu64 "\n",
-	       p->ops, replay_unfinished(job), p->ops_failed);
+	printf("  operations       %" PRIu64 ", unfinished %" PRIu64 ", failed %" PRIu64
+	       ", cancelled %" PRIu64 "\n",
+	       p->ops, replay_unfinished(job), p->ops_failed, p->ops_cancelled);
+	printf("  not applied      %" PRIu64 " late answers of ranks, %" PRIu64
+	       " repeated, %" PRIu64 " foreign\n",
+	       c->late, c->duplicate, c->foreign);
+	printf("  quarantine       %" PRIu64 " slots, %" PRIu64 " at most\n", c->quarantined,
+	       c->quarantine_most);
 	printf("  ticks            %" PRIu64
 	       ", the same completions on leader and ranks at %" PRIu64 "%s\n",
 	       ticks, equal,
@@ -263,6 +325,7 @@ int replay_report(const struct replay_job *job, int status)
 	} else {
 		text_head(job);
 		text_blocks(job);
+		text_protocol(job);
 		text_latencies(job->area);
 		text_verdict(job, status);
 	}

@@ -4,16 +4,11 @@
  *
  *   until nothing more hits:  lookup, load, compare every byte (ranks), give back
  *   until all is stored:      store a part, fill it (ranks), wait until it is in host memory
+ *   at some point, if so:     abort
  *   once:                     take the completions of the request's tick
- *
- * A part is stored when the part before is in host memory, so that what a later request hits does
- * not depend on timing. Beside that this file keeps the books: which operation began, and that each
- * has exactly one end and its stages only rise.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -21,81 +16,75 @@
 #include "kvring/err.h"
 #include "replay.h"
 
-enum { OP_STORE = 1, OP_LOAD = 2 }; /* as completions have it; 0: a lookup that began nothing */
-#define OP_BYTE(kind, stage) ((uint8_t)((kind) << 4 | (stage)))
-
-static uint64_t deadline(void)
+uint64_t replay_deadline(void)
 {
 	return kvr_deadline(REPLAY_DEADLINE_MS);
 }
 
-static void latency(const struct replay_run *run, int which, uint64_t began)
+void replay_latency(const struct replay_run *run, uint32_t which, uint64_t began)
 {
-	if (run->rank == REPLAY_LEADER)
+	uint32_t teller = which == REPLAY_LAYER ? 0 : REPLAY_LEADER;
+
+	if (run->rank == teller)
 		replay_latency_add(&run->job->area->latency[which], replay_now() - began);
 }
 
-/* --- operations ------------------------------------------------------------------------------- */
-
-/* Names the next lookup or operation of the request. 0, or -ENOMEM. */
-static int next_attempt(struct replay_run *run, uint32_t index)
+int replay_fatal(int err)
 {
-	size_t cap = run->opcap ? 2 * run->opcap : 4096;
-	uint8_t *grown;
-
-	if (run->nops == run->opcap) {
-		grown = realloc(run->ops, cap);
-		if (!grown) {
-			run->own = "no memory for the list of operations";
-			return -ENOMEM;
-		}
-		run->ops = grown;
-		run->opcap = cap;
-	}
-	run->request.id = index + 1ull;
-	run->request.attempt = (uint32_t)(run->nops - run->op_base[index - run->first]);
-	run->ops[run->nops++] = 0;
-	return 0;
+	return err == -EOWNERDEAD || err == -ESTALE || err == -ESHUTDOWN || err == -ETIMEDOUT ||
+	       err == -EINTR || err == -EPROTO || err == -EINVAL || err == -ENOENT ||
+	       err == -EBADMSG;
 }
 
-static void op_begun(struct replay_run *run, int kind)
+int replay_attempt(struct replay_run *run, uint32_t index)
 {
-	run->ops[run->nops - 1] = OP_BYTE(kind, KVR_STAGE_NONE);
-	run->open++;
-	run->proc->ops++;
+	int r = replay_book_attempt(&run->book, index, &run->request);
+
+	if (r)
+		run->own = "no memory for the list of operations";
+	return r;
 }
 
-/* The byte of the operation that a completion is about, or NULL. */
-static uint8_t *op_of(struct replay_run *run, const struct kvr_request *request)
-{
-	size_t at, end;
-	uint64_t i;
+/* --- aborts ----------------------------------------------------------------------------------- */
 
-	if (request->id <= run->first || request->id > run->end)
-		return NULL;
-	i = request->id - 1 - run->first;
-	at = run->op_base[i];
-	end = run->op_base[i + 1];
-	if (end == SIZE_MAX) /* the last request that began */
-		end = run->nops;
-	return at < end && request->attempt < end - at ? &run->ops[at + request->attempt] : NULL;
+/*
+ * A rank that lags is still at its copies, or waits, while others have ended the request. It must
+ * not come to a begin, which the leader does not make any more.
+ */
+static struct replay_plan plan(const struct replay_run *run, uint32_t index)
+{
+	static const uint8_t may_lag[REPLAY_POINTS] = { [REPLAY_LOADING] = 1,
+							[REPLAY_LAYERS] = 1,
+							[REPLAY_LOADED] = 1,
+							[REPLAY_COPYING] = 1,
+							[REPLAY_COPIED] = 1 };
+	const struct replay_opts *o = &run->job->opts;
+	uint64_t draw = XXH3_64bits_withSeed(&index, sizeof(index), o->seed ^ 0x61626f7274u);
+	struct replay_plan p = { .abort = REPLAY_NEVER };
+
+	if ((double)(draw >> 11) * 0x1p-53 >= o->abort)
+		return p;
+	draw = XXH3_64bits_withSeed(&index, sizeof(index), draw);
+	p.abort = (enum replay_point)(REPLAY_HIT + draw % (REPLAY_POINTS - REPLAY_HIT));
+	p.layer = (uint32_t)(draw >> 16) % o->layer_groups;
+	draw = XXH3_64bits_withSeed(&run->rank, sizeof(run->rank), draw);
+	p.lags = run->rank != REPLAY_LEADER && may_lag[p.abort] && draw & 1;
+	return p;
 }
 
-static void op_completed(struct replay_run *run, const struct kvr_completion *c)
+int replay_due(const struct replay_run *run, enum replay_point point)
 {
-	uint8_t *op = op_of(run, &c->request);
+	const struct replay_plan *p = &run->plan;
 
-	if (!op || c->stage >= KVR_STAGES || *op >> 4 != c->kind || (*op & 15u) >= c->stage ||
-	    (*op & 15u) >= KVR_STAGE_END) {
-		run->stray++; /* unknown, foreign, or beyond its end */
-		return;
-	}
-	*op = OP_BYTE(c->kind, c->stage);
-	if (c->stage < KVR_STAGE_END)
-		return;
-	run->open--;
-	if (c->stage != KVR_STAGE_WRITTEN && c->stage != KVR_STAGE_DONE)
-		run->proc->ops_failed++;
+	return p->abort && (point > p->abort || (point == p->abort && !p->lags));
+}
+
+int replay_not_begun(struct replay_run *run, uint32_t kind, int err)
+{
+	if (!run->plan.abort || (err != -ECANCELED && err != -ENOENT))
+		return err;
+	replay_book_begun(&run->book, &run->request, kind);
+	return -ECANCELED;
 }
 
 /* --- ticks ------------------------------------------------------------------------------------ */
@@ -113,6 +102,13 @@ static void chain(struct replay_run *run, const struct kvr_completion *c)
 	run->chain = XXH3_64bits_withSeed(words, sizeof(words), run->chain);
 }
 
+static void completed(struct replay_run *run, const struct kvr_completion *c)
+{
+	replay_book_completed(&run->book, c);
+	if (run->rank == REPLAY_LEADER)
+		replay_ahead_completed(run, c);
+}
+
 int replay_run_tick(struct replay_run *run)
 {
 	struct kvr_completion *grown;
@@ -120,11 +116,12 @@ int replay_run_tick(struct replay_run *run)
 	int i, n;
 
 	for (;;) {
-		n = REPLAY_RETRY(kvr_connector_check_completed(
-			run->c, KVR_TICK, tick, deadline(), run->completions, run->room, &reached));
+		n = REPLAY_RETRY(kvr_connector_check_completed(run->c, KVR_TICK, tick,
+							       replay_deadline(), run->completions,
+							       run->room, &reached));
 		/* The epoch is over: this tells what was lost with it, the next call why. */
 		for (i = 0; reached < tick && i < n; i++)
-			op_completed(run, &run->completions[i]);
+			completed(run, &run->completions[i]);
 		if (reached < tick && n >= 0)
 			continue;
 		if (n != -EMSGSIZE)
@@ -141,7 +138,7 @@ int replay_run_tick(struct replay_run *run)
 		return n;
 	for (i = 0; i < n; i++) {
 		chain(run, &run->completions[i]);
-		op_completed(run, &run->completions[i]);
+		completed(run, &run->completions[i]);
 	}
 	run->chain = XXH3_64bits_withSeed(&tick, sizeof(tick), run->chain);
 	run->tick = tick;
@@ -152,213 +149,125 @@ int replay_run_tick(struct replay_run *run)
 
 int replay_run_settle(struct replay_run *run)
 {
-	struct kvr_request request = { 0 };
-	size_t i, at = 0;
+	struct kvr_request request;
 
-	for (; run->oldest < run->nops; run->oldest++)
-		if (run->ops[run->oldest] >> 4 == OP_STORE &&
-		    (run->ops[run->oldest] & 15u) < KVR_STAGE_END)
-			break;
-	if (run->oldest == run->nops)
+	if (!replay_book_oldest_store(&run->book, &request))
 		return 0;
-	for (i = 0; i < run->end - run->first && run->op_base[i] <= run->oldest; i++)
-		at = i;
-	request.id = run->first + at + 1;
-	request.attempt = (uint32_t)(run->oldest - run->op_base[at]);
 	/* Whatever comes out: the tick that follows says how it ended. */
-	REPLAY_RETRY(kvr_connector_wait_store(run->c, &request, KVR_STAGE_WRITTEN, deadline()));
+	REPLAY_RETRY(
+		kvr_connector_wait_store(run->c, &request, KVR_STAGE_WRITTEN, replay_deadline()));
 	return 1;
 }
 
-/* --- bytes ------------------------------------------------------------------------------------ */
+/* --- requests --------------------------------------------------------------------------------- */
 
-static void fill(struct replay_run *run, const struct kvr_key *keys, uint32_t blocks)
+int replay_run_reset(struct replay_run *run, uint32_t index)
 {
-	const struct kvr_block *b;
-	uint32_t i, s;
+	const struct kvr_request request = { .id = index + 1ull };
+	int r = REPLAY_RETRY(kvr_connector_reset(run->c, &request, NULL, replay_deadline()));
 
-	for (i = 0; i < blocks && run->rank != REPLAY_LEADER; i++) {
-		b = &run->blocks[i];
-		for (s = 0; s < run->writes; s++)
-			replay_fill(&keys[b->index], run->write[s].offset, run->write[s].bytes,
-				    b->payload + run->write[s].offset);
-	}
-	run->proc->blocks_copied += blocks;
-}
-
-static void compare(struct replay_run *run, const struct kvr_key *keys, uint32_t blocks)
-{
-	uint64_t wrong, first = 0;
-	const struct kvr_block *b;
-	uint32_t i, s;
-
-	for (i = 0; i < blocks && run->rank != REPLAY_LEADER; i++) {
-		b = &run->blocks[i];
-		for (s = 0; s < run->reads; s++) {
-			wrong = replay_compare(&keys[b->index], run->read[s].offset,
-					       run->read[s].bytes, b->payload + run->read[s].offset,
-					       &first);
-			run->proc->wrong_bytes += wrong;
-			if (!wrong || run->proc->wrong[0])
-				continue;
-			snprintf(run->proc->wrong, sizeof(run->proc->wrong),
-				 "rank %u, request %llu attempt %u, block %u of the part in slot "
-				 "%u: first wrong byte at %llu",
-				 run->rank, (unsigned long long)run->request.id,
-				 run->request.attempt, b->index, b->slot,
-				 (unsigned long long)first);
-		}
-	}
-	run->proc->blocks_loaded += blocks;
-}
-
-/* --- a request -------------------------------------------------------------------------------- */
-
-/* Loads what was looked up. The number of good blocks, at most *n; *n is how many were tried. */
-static int load(struct replay_run *run, const struct kvr_key *keys, uint32_t *n)
-{
-	uint64_t began = replay_now();
-	int r, good;
-
-	r = REPLAY_RETRY(kvr_connector_load_begin(run->c, &run->request, *n, deadline()));
-	/* Nothing is left of it, or no room for a single block: there is no operation, on no rank,
-	 * and what was hit is stored anew, which only costs time. */
-	if (r <= 0) {
-		*n = 0;
-		return r == -EAGAIN ? 0 : r;
-	}
-	*n = (uint32_t)r;
-	op_begun(run, OP_LOAD);
-	good = REPLAY_RETRY(kvr_connector_load_wait(run->c, &run->request, keys, deadline(),
-						    run->blocks, run->max_blocks));
-	if (good < 0)
-		return good;
-	run->proc->load_ns += replay_now() - began;
-	run->proc->load_bytes += (uint64_t)good * run->job->opts.block_bytes;
-	latency(run, REPLAY_LOAD, began);
-	compare(run, keys, (uint32_t)good);
-	r = REPLAY_RETRY(kvr_connector_load_done(run->c, &run->request));
-	return r < 0 ? r : good;
-}
-
-static int load_prefix(struct replay_run *run, uint32_t index, uint32_t n, uint32_t *ret_pos)
-{
-	struct kvr_hit hit;
-	uint32_t pos = 0, tried, host;
-	uint64_t began;
-	int r, good;
-
-	for (; pos < n; pos += (uint32_t)good) {
-		r = next_attempt(run, index);
-		if (r)
-			return r;
-		began = replay_now();
-		r = REPLAY_RETRY(kvr_connector_lookup(run->c, &run->request, run->keys + pos,
-						      n - pos, deadline(), &hit));
-		if (r < 0)
-			return r;
-		latency(run, REPLAY_LOOKUP, began);
-		if (!hit.blocks)
-			break;
-		tried = hit.blocks;
-		good = load(run, run->keys + pos, &tried);
-		if (good < 0)
-			return good;
-		r = kvr_connector_release(run->c, &run->request);
-		if (r < 0 && r != -ENOENT)
-			return r;
-		host = hit.host < (uint32_t)good ? hit.host : (uint32_t)good;
-		run->proc->hits_host += host;
-		run->proc->hits_nvme += (uint32_t)good - host;
-		if (!good ||
-		    (uint32_t)good < tried) { /* a bad block: what follows is stored anew */
-			pos += (uint32_t)good;
-			break;
-		}
-	}
-	*ret_pos = pos;
-	return 0;
-}
-
-/* An error that ends the run, against one that only this operation had: a cache may lose. */
-static int fatal(int err)
-{
-	return err == -EOWNERDEAD || err == -ESTALE || err == -ESHUTDOWN || err == -ETIMEDOUT ||
-	       err == -EINTR || err == -EPROTO || err == -EINVAL || err == -ENOENT ||
-	       err == -EBADMSG;
-}
-
-/* Stores a part of keys[0..n); *ret_covered of them are done with. */
-static int store(struct replay_run *run, const struct kvr_key *keys, uint32_t n,
-		 uint32_t *ret_covered)
-{
-	uint64_t began = replay_now();
-	int r, blocks;
-
-	blocks = REPLAY_RETRY(kvr_connector_store_begin(run->c, &run->request, keys, n, deadline(),
-							run->blocks, run->max_blocks, ret_covered));
-	if (blocks < 0)
-		return blocks;
-	op_begun(run, OP_STORE);
-	if (!blocks)
-		return 0;
-	fill(run, keys, (uint32_t)blocks);
-	r = REPLAY_RETRY(kvr_connector_store_copied(run->c, &run->request, 0));
 	if (r < 0)
 		return r;
-	r = REPLAY_RETRY(
-		kvr_connector_wait_store(run->c, &run->request, KVR_STAGE_HOST, deadline()));
+	replay_book_begun(&run->book, &request, KVR_KIND_RESET);
+	r = REPLAY_RETRY(kvr_connector_reset_wait(run->c, &request, replay_deadline()));
 	if (r < 0)
-		return fatal(r) ? r : 0;
-	run->proc->store_ns += replay_now() - began;
-	run->proc->store_bytes += (uint64_t)blocks * run->job->opts.block_bytes;
-	latency(run, REPLAY_STORE, began);
+		return r;
+	run->proc->resets++;
+	if (run->rank == REPLAY_LEADER) {
+		replay_ahead_void(run);
+		replay_oracle_reset(&run->oracle);
+	}
 	return 0;
 }
 
-static int store_rest(struct replay_run *run, uint32_t index, uint32_t pos, uint32_t n)
+static void keys_of(struct replay_run *run, uint32_t index)
 {
-	uint32_t covered, part;
+	const struct replay_request *request = &run->job->trace.requests[index];
+
+	replay_keys(run->job->opts.seed, run->job->trace.ids + request->first, request->blocks,
+		    run->keys);
+}
+
+/* The hits that are possible, or -ENOMEM; in a rank 0. */
+static int possible(struct replay_run *run, uint32_t index)
+{
+	int r = 0;
+
+	if (run->rank == REPLAY_LEADER)
+		r = replay_oracle_request(&run->oracle, run->keys,
+					  run->job->trace.requests[index].blocks);
+	if (r < 0)
+		run->own = "no memory for the keys of all requests";
+	return r;
+}
+
+/* A hit is stale if its block was not stored since the weights changed, or never. */
+static void count_hits(struct replay_run *run, uint32_t could)
+{
+	struct replay_area *area = run->job->area;
+	uint64_t hits = run->now.hits_host + run->now.hits_nvme;
+
+	area->counts.possible += could;
+	if (area->began_empty && hits > could)
+		area->counts.stale += hits - could;
+}
+
+static void add_blocks(struct replay_blocks *sum, const struct replay_blocks *more)
+{
+	sum->copied += more->copied;
+	sum->loaded += more->loaded;
+	sum->hits_host += more->hits_host;
+	sum->hits_nvme += more->hits_nvme;
+}
+
+/*
+ * The request is over. One that was to be aborted is, at the latest now, also when it never came to
+ * its point; whatever else went wrong for it may be because others were faster.
+ */
+static int settle_request(struct replay_run *run, uint32_t index, int result, uint32_t could)
+{
+	struct replay_proc *proc = run->proc;
 	int r;
 
-	for (; pos < n; pos += covered) {
-		r = next_attempt(run, index);
-		if (r)
-			return r;
-		covered = 0;
-		part = n - pos < run->max_blocks ? n - pos : run->max_blocks;
-		r = store(run, run->keys + pos, part, &covered);
-		if (r)
-			return r;
-		if (!covered || covered > part) { /* would never end */
-			run->own = "store_begin covered no key, or more keys than it was given";
-			return -EBADMSG;
-		}
+	if (run->plan.abort && (!result || result == -ECANCELED || result == -ENOENT)) {
+		r = kvr_connector_abort(run->c, &run->request);
+		proc->aborted++;
+		return r < 0 ? r : 0;
 	}
+	if (result)
+		return result;
+	add_blocks(&proc->blocks, &run->now);
+	proc->references += run->job->trace.requests[index].blocks;
+	if (run->rank == REPLAY_LEADER)
+		count_hits(run, could);
 	return 0;
 }
 
 int replay_run_request(struct replay_run *run, uint32_t index)
 {
-	const struct replay_request *request = &run->job->trace.requests[index];
+	uint32_t blocks = run->job->trace.requests[index].blocks, pos = 0;
 	uint64_t began = replay_now();
-	uint32_t pos = 0;
-	int r;
+	int r, could;
 
-	run->op_base[index - run->first] = run->nops;
-	replay_keys(run->job->opts.seed, run->job->trace.ids + request->first, request->blocks,
-		    run->keys);
-	r = load_prefix(run, index, request->blocks, &pos);
+	run->plan = plan(run, index);
+	run->now = (struct replay_blocks){ 0 };
+	run->request = (struct kvr_request){ .id = index + 1ull };
+	replay_book_request(&run->book, index);
+	keys_of(run, index);
+	could = possible(run, index);
+	r = could < 0 ? could : replay_load_prefix(run, index, blocks, &pos);
 	if (!r)
-		r = store_rest(run, index, pos, request->blocks);
-	if (!r)
-		latency(run, REPLAY_REQUEST, began);
+		r = replay_store_rest(run, index, pos, blocks);
+	if (!r && !run->plan.abort)
+		replay_latency(run, REPLAY_REQUEST, began);
+	r = settle_request(run, index, r, (uint32_t)could);
 	if (!r)
 		r = replay_run_tick(run);
 	if (r)
 		return r;
 	run->proc->requests++;
-	run->proc->references += request->blocks;
+	if (run->rank == REPLAY_LEADER)
+		replay_ahead_over(run, index);
 	return 0;
 }
 
@@ -374,37 +283,54 @@ static struct kvr_span *spans(struct kvr_connector *c, int write, uint32_t *ret_
 	return list;
 }
 
+/* What only the leader needs. After a restart it has not seen the requests of the first half. */
+static int open_leader(struct replay_run *run)
+{
+	uint32_t every = run->job->opts.reset_every, i;
+	int r = replay_ahead_open(run);
+	struct kvr_stats stats;
+
+	if (!run->job->area->phases && !kvr_connector_stats(run->c, &stats))
+		run->job->area->began_empty = !stats.blocks_recovered;
+
+	for (i = every ? run->first / every * every : 0; !r && i < run->first; i++) {
+		keys_of(run, i);
+		r = possible(run, i) < 0 ? -ENOMEM : 0;
+	}
+	return r;
+}
+
 int replay_run_open(struct replay_run *run)
 {
-	size_t i, requests = run->end - run->first;
+	int r = replay_book_open(&run->book, run->proc, run->first, run->end);
 
 	run->max_blocks = kvr_connector_max_blocks(run->c);
 	run->room = 4096;
 	run->keys = calloc(run->job->trace.longest + 1ull, sizeof(*run->keys));
 	run->blocks = calloc(run->max_blocks + 1ull, sizeof(*run->blocks));
 	run->completions = calloc(run->room, sizeof(*run->completions));
-	run->op_base = calloc(requests + 1, sizeof(*run->op_base));
 	if (run->rank != REPLAY_LEADER) {
 		run->write = spans(run->c, 1, &run->writes);
 		run->read = spans(run->c, 0, &run->reads);
 	}
-	if (!run->keys || !run->blocks || !run->completions || !run->op_base ||
-	    (run->rank != REPLAY_LEADER && (!run->write || !run->read))) {
+	if (!r && (!run->keys || !run->blocks || !run->completions ||
+		   (run->rank != REPLAY_LEADER && (!run->write || !run->read))))
+		r = -ENOMEM;
+	if (!r && run->rank == REPLAY_LEADER)
+		r = open_leader(run);
+	if (r)
 		run->own = "no memory for the keys and blocks of a request";
-		return -ENOMEM;
-	}
-	for (i = 0; i <= requests; i++)
-		run->op_base[i] = SIZE_MAX; /* not begun */
-	return 0;
+	return r;
 }
 
 void replay_run_close(struct replay_run *run)
 {
+	replay_ahead_close(run);
+	replay_oracle_reset(&run->oracle);
+	replay_book_close(&run->book);
 	free(run->keys);
 	free(run->blocks);
 	free(run->completions);
-	free(run->op_base);
 	free(run->write);
 	free(run->read);
-	free(run->ops);
 }
