@@ -162,6 +162,9 @@ int kvr_channels_drained(struct kvr_channels *c, uint32_t channel);
 /* Rank: on these channels (bit c) every publish goes to all ranks. */
 void kvr_channels_whole(struct kvr_channels *c, uint32_t channels);
 
+/* Rank: the message that the last call on that channel gave is not needed any more. A large one
+ * that is kept while this rank waits for something else holds up the leader's next ones. */
+void kvr_channels_give_back(struct kvr_channels *c, uint32_t channel);
 /*
  * Rank: drops the oldest message of that tag and request that is stashed or in the ring, if fn
  * (NULL: always) says 1 to it. Returns how many. Nothing that is not there yet.

@@ -491,6 +491,11 @@ int kvr_channels_forget(struct kvr_channels *channels, uint32_t channel,
 	return n;
 }
 
+void kvr_channels_give_back(struct kvr_channels *c, uint32_t channel)
+{
+	give_back(c, &c->inbox[channel]);
+}
+
 int kvr_channels_forget_if(struct kvr_channels *channels, uint32_t channel, uint32_t tag,
 			   const struct kvr_request *request,
 			   int (*fn)(void *arg, const struct kvr_message *message), void *arg)

@@ -55,6 +55,9 @@ int kvr_rank_proposal(struct kvr_connector *c, const struct kvr_request *req, vo
 	if (err)
 		return err;
 	len = m.len - (uint32_t)sizeof a;
+	if (len <= max && len)
+		memcpy(manifest, (const uint8_t *)m.data + sizeof a, len);
+	kvr_channels_give_back(c->channels, KVR_CH_CONTROL);
 	if (len > max) {
 		kvr_rank_answer(c, op, KVR_ACK_FAILED, EMSGSIZE);
 		return KVR_FAIL(-EMSGSIZE,
@@ -62,8 +65,6 @@ int kvr_rank_proposal(struct kvr_connector *c, const struct kvr_request *req, vo
 				"%u; this rank votes against it",
 				(unsigned long long)req->id, req->attempt, len, max);
 	}
-	if (len)
-		memcpy(manifest, (const uint8_t *)m.data + sizeof a, len);
 	return (int)len;
 }
 

@@ -310,6 +310,7 @@ static int last_tick(struct kvr_connector *c, uint64_t deadline_ns)
 
 int kvr_lead_shutdown(struct kvr_connector *c, uint64_t deadline_ns)
 {
+	struct kvr_leader_page *page;
 	uint64_t told[KVR_CHANNELS];
 	int err = kvr_engine_drain(c->engine, deadline_ns);
 
@@ -320,8 +321,9 @@ int kvr_lead_shutdown(struct kvr_connector *c, uint64_t deadline_ns)
 	if (!err)
 		err = kvr_channels_publish(c->channels, KVR_CH_CONTROL, 0, KVR_TAG_SHUTDOWN, NULL,
 					   told, sizeof told, deadline_ns);
-	if (!err) /* Y1, pairs with Y2 */
-		kvr_store_release(&kvr_group_leader_page(c->group)->ending, c->tick + 1);
+	page = kvr_group_leader_page(c->group);
+	if (!err)
+		kvr_store_release(&page->ending, c->tick + 1); /* Y1, pairs with Y2 */
 	for (uint32_t r = 0; !err && r < kvr_group_ranks(c->group); r++)
 		kvr_group_ring_rank(c->group, r);
 	if (!err)

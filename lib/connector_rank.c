@@ -149,6 +149,8 @@ int kvr_rank_take_begin(struct kvr_connector *c, uint32_t kind, const struct kvr
 	*ret_message = m;
 	if (!err)
 		err = begin_known(c, kind, req, n, &a, &m, ret_op);
+	if (kind != KVR_OP_DECISION && kind != KVR_OP_RESET) /* whose rest is still to be read */
+		kvr_channels_give_back(c->channels, kvr_begins[kind].channel);
 	/* The leader counts on this rank: say that it will not come. */
 	if (err && a.entry < c->group->layout.ops)
 		kvr_rank_acknowledge(c, a.entry, a.gen, KVR_ACK_FAILED, (uint32_t)-err);

@@ -149,9 +149,10 @@ uint64_t kvr_rank_done(struct kvr_connector *c)
 /* The leader announced its end, after its last tick; this rank did not take the message yet. */
 static int end_announced(const struct kvr_connector *c)
 {
-	/* Of one that another one replaces no word counts any more. Y2, pairs with Y1 */
-	return c->ended ||
-	       (kvr_load_acquire(&c->group->leader->ending) && kvr_group_untouched(c->group));
+	uint64_t ending = kvr_load_acquire(&c->group->leader->ending); /* Y2, pairs with Y1 */
+
+	/* Of a leader that another one replaces no word counts any more. */
+	return c->ended || (ending && kvr_group_untouched(c->group));
 }
 
 static int tick_ready(void *arg)
