@@ -256,7 +256,7 @@ int kvr_input_tick(struct kvr_connector *c)
 	return kvr_input_broken(c, err);
 }
 
-static int writes(const struct kvr_connector *c)
+int kvr_rank_writes(const struct kvr_connector *c)
 {
 	const struct kvr_shape *shape = &c->config.shape;
 
@@ -276,7 +276,7 @@ int kvr_input_slot(const struct kvr_connector *c, const struct kvr_rank_op *op,
 {
 	const struct kvr_slot_header *h = (void *)kvr_pool_image(&c->pool, b->slot);
 
-	if (!writes(c) || !memcmp(&h->key, key, sizeof *key))
+	if (!kvr_rank_writes(c) || !memcmp(&h->key, key, sizeof *key))
 		return 0;
 	return KVR_FAIL(-EBADMSG,
 			"rank %u: store of request %llu/%u: the answer's slot for key %u is %u, "

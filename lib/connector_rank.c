@@ -225,7 +225,8 @@ int kvr_rank_store_copied(struct kvr_connector *c, const struct kvr_request *req
 	}
 	if (op->list == KVR_NO_LIST || kvr_rank_op_ended(c, op)) {
 		/* Nobody waited for this rank; or the slots wait for its word in quarantine. */
-		kvr_rank_count(&kvr_rank_page(c)->late);
+		if (kvr_rank_writes(c))
+			kvr_rank_count(&kvr_rank_page(c)->late);
 		kvr_rank_give_up(c, op);
 		return 0;
 	}

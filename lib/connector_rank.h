@@ -52,6 +52,8 @@ int kvr_rank_take_begin(struct kvr_connector *c, uint32_t kind, const struct kvr
 			struct kvr_rank_op **ret_op, struct kvr_message *ret_message);
 void kvr_rank_fill(struct kvr_connector *c, const struct kvr_rank_op *op, uint32_t n,
 		   struct kvr_block *ret_blocks);
+/* This rank writes a shard: its answer to a store is waited for. */
+int kvr_rank_writes(const struct kvr_connector *c);
 /* The operation ended without this rank: it gives the blocks back. */
 void kvr_rank_give_up(struct kvr_connector *c, struct kvr_rank_op *op);
 /* This rank's segments of a block: hashes them into its header page. */
