@@ -331,6 +331,17 @@ static int word_failed(struct word_wait *w, uint32_t stage, int status)
 			kvr_stage_name(stage), kvr_strerror(status));
 }
 
+/*
+ * It ended, badly, after it had reached that stage. What a store or a decision reached stays true;
+ * of a load only that all had agreed to it: its blocks are gone.
+ */
+static int had_reached(const struct word_wait *w, uint32_t reached)
+{
+	if (w->op->kind == KVR_OP_LOAD && (w->layers || w->stage != KVR_STAGE_COMMITTED))
+		return 0;
+	return reached >= (uint32_t)w->stage;
+}
+
 /* The entry was used again, so this operation's end was published: the completions have it. */
 static int word_recycled(struct word_wait *w)
 {
@@ -349,7 +360,7 @@ static int word_recycled(struct word_wait *w)
 			op->req.attempt);
 	}
 	w->value = op->good;
-	if (op->reached >= w->stage)
+	if (op->stage < KVR_STAGE_FAILED ? op->reached >= w->stage : had_reached(w, op->reached))
 		return 1;
 	return word_failed(w, op->stage, op->status);
 }
@@ -380,9 +391,7 @@ static int word_ready(void *arg)
 
 	/* So the caller was told: a leader that lives on changes nothing any more. */
 	if (op->stage == KVR_STAGE_LOST)
-		return op->kind != KVR_OP_LOAD && op->reached >= (uint32_t)w->stage
-			       ? 1
-			       : word_failed(w, KVR_STAGE_LOST, op->status);
+		return had_reached(w, op->reached) ? 1 : word_failed(w, KVR_STAGE_LOST, op->status);
 	err = kvr_input_word(w->c, op, word, told);
 	if (err) {
 		w->failed = 1;
@@ -392,8 +401,7 @@ static int word_ready(void *arg)
 		return word_recycled(w);
 	make_room(w->c);
 	if (stage >= KVR_STAGE_FAILED) {
-		/* A store that failed later did reach the stage; a load's blocks are gone. */
-		if (op->kind != KVR_OP_LOAD && value >> 16 >= (uint32_t)w->stage)
+		if (had_reached(w, value >> 16))
 			return 1;
 		return word_failed(w, stage, -(int)(value & 0xffff));
 	}

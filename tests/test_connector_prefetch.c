@@ -20,6 +20,14 @@ static void setup(void)
 	}
 }
 
+/* As if so many were running: with KVR_FETCH_IO none starts. */
+static void fetches(uint32_t running)
+{
+	pthread_mutex_lock(&lead->engine->lock);
+	lead->engine->fetch_running = running;
+	pthread_mutex_unlock(&lead->engine->lock);
+}
+
 static struct kvr_hit hit_of(uint64_t id, const struct kvr_key *k, uint32_t n)
 {
 	struct kvr_request req = { .id = id };
@@ -141,7 +149,7 @@ START_TEST(test_cancel_takes_back_what_did_not_start)
 	struct kvr_completion c;
 	uint32_t done = 99;
 
-	kvr_store_relaxed32(&lead->engine->fetch_running, KVR_FETCH_IO); /* as if all were busy */
+	fetches(KVR_FETCH_IO);
 	ck_assert_int_eq(prefetch_all(1, keys, 8, 0), 8);
 	for (uint32_t r = 0; r < RANKS; r++)
 		ck_assert_int_eq(kvr_connector_prefetch_status(rank[r], &req, &done), 0);
@@ -155,7 +163,7 @@ START_TEST(test_cancel_takes_back_what_did_not_start)
 		ck_assert_int_eq(kvr_connector_prefetch_status(rank[r], &req, &done), -ECANCELED);
 	c = end_of(1, KVR_KIND_PREFETCH);
 	ck_assert_uint_eq(c.stage, KVR_STAGE_CANCELLED);
-	kvr_store_relaxed32(&lead->engine->fetch_running, 0);
+	fetches(0);
 	ck_assert_uint_eq(hit_of(2, keys, 8).nvme, 8);
 	ck_assert_int_eq(prefetch_all(3, keys, 8, 0), 8);
 	await_done(3, 8);
@@ -167,7 +175,7 @@ START_TEST(test_demand_overtakes_a_prefetch)
 {
 	struct kvr_request req = { .id = 2 };
 
-	kvr_store_relaxed32(&lead->engine->fetch_running, KVR_FETCH_IO);
+	fetches(KVR_FETCH_IO);
 	ck_assert_int_eq(prefetch_all(1, keys, 8, 0), 8);
 	ck_assert_uint_eq(lookup_all(2, keys, 4), 4);
 	ck_assert_int_eq(kvr_connector_load_begin(lead, &req, 4, SOON), 4);
@@ -181,7 +189,7 @@ START_TEST(test_demand_overtakes_a_prefetch)
 	ck_assert_int_eq(kvr_connector_load_wait(rank[1], &req, keys, SOON,
 						 (struct kvr_block[4]){ 0 }, 4),
 			 4);
-	kvr_store_relaxed32(&lead->engine->fetch_running, 0);
+	fetches(0);
 	kvr_engine_wake(lead->engine);
 	await_done(1, 8);
 }
@@ -191,7 +199,7 @@ START_TEST(test_abort_ends_it_and_shutdown_does_not_wait)
 {
 	struct kvr_request req = { .id = 1 };
 
-	kvr_store_relaxed32(&lead->engine->fetch_running, KVR_FETCH_IO);
+	fetches(KVR_FETCH_IO);
 	ck_assert_int_eq(prefetch_all(1, keys, 8, 0), 8);
 	ck_assert_int_eq(kvr_connector_abort(lead, &req), 1);
 	for (uint32_t r = 0; r < RANKS; r++)
@@ -201,7 +209,7 @@ START_TEST(test_abort_ends_it_and_shutdown_does_not_wait)
 	ok(kvr_connector_shutdown(lead, SOON));
 	for (uint32_t r = 0; r < RANKS; r++)
 		ok(kvr_connector_shutdown(rank[r], SOON));
-	kvr_store_relaxed32(&lead->engine->fetch_running, 0);
+	fetches(0);
 }
 END_TEST
 
