@@ -226,6 +226,40 @@ START_TEST(test_bad_read_of_an_aborted_load_by_layers)
 }
 END_TEST
 
+/* The same, and a rank waits for a layer: it hears that there will be none. */
+START_TEST(test_wait_for_a_layer_of_an_aborted_load)
+{
+	struct kvr_engine_io *io;
+	struct kvr_block b[N];
+	pthread_t t;
+	void *other;
+
+	store_all(1, keys, N);
+	end_of(1, KVR_KIND_STORE);
+	for (uint64_t id = 10; id < 14; id++) {
+		store_all(id, keys + id * 4, 4);
+		end_of(id, KVR_KIND_STORE);
+	}
+	ok(begin_on(lead, 2, keys + 4, N, b));
+	for (uint32_t r = 0; r < RANKS; r++)
+		ok(begin_on(rank[r], 2, keys + 4, N, b));
+	ck_assert_int_eq(abort_on(lead, 2), 1);
+	await_word(&leader_page()->quarantined_slots, N);
+	ck_assert_uint_eq(lookup_all(load.id, keys, N), N);
+	io = swap_io(NULL);
+	ck_assert_int_eq(kvr_connector_load_begin_layers(lead, &load, N, SOON), N);
+	pthread_create(&t, NULL, agree, NULL);
+	ck_assert_int_eq(kvr_connector_load_begin_layers(rank[0], &load, N, SOON), N);
+	pthread_join(t, &other);
+	ck_assert_int_eq((intptr_t)other, N);
+	ck_assert_int_eq(abort_on(lead, load.id), 1);
+	swap_io(io);
+	ck_assert_int_eq(kvr_connector_load_wait_layer(rank[0], &load, keys, 0, kvr_deadline(2000),
+						       b, N),
+			 -ECANCELED);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("found_abort");
@@ -238,6 +272,7 @@ static Suite *suite(void)
 	tcase_add_test(t, test_lookup_again_after_release);
 	tcase_add_test(t, test_proposal_of_an_aborted_request_is_dropped);
 	tcase_add_test(t, test_aborted_load_is_the_same_for_all_who_wait);
+	tcase_add_test(t, test_wait_for_a_layer_of_an_aborted_load);
 	tcase_add_loop_test(t, test_bad_read_of_an_aborted_load_by_layers, 0, 2);
 	suite_add_tcase(s, t);
 	return s;

@@ -2,6 +2,8 @@
 /* One outcome for all, also for a rank that asks late; one answer to a load by layers. */
 #include "trio.h"
 
+#include <sys/time.h>
+
 #include "engine_priv.h"
 
 static struct kvr_key keys[128];
@@ -116,6 +118,55 @@ START_TEST(test_deadline_at_the_commit)
 }
 END_TEST
 
+/* A rank that is behind hears of the end first. */
+START_TEST(test_cancelled_prefetch_has_one_number)
+{
+	struct kvr_request req = { .id = 7 };
+	struct kvr_completion c[8];
+
+	for (uint64_t id = 1; id < 5; id++) {
+		store_all(id, keys + (id - 1) * 8, 8);
+		end_of(id, KVR_KIND_STORE);
+	}
+	kvr_store_relaxed32(&lead->engine->fetch_running, KVR_FETCH_IO); /* so that it stays */
+	ck_assert_int_eq(kvr_connector_prefetch(lead, &req, keys, 8, 0, SOON), 8);
+	ck_assert_int_eq(kvr_connector_prefetch(rank[0], &req, keys, 8, 0, SOON), 8);
+	ok(kvr_connector_prefetch_cancel(lead, &req));
+	ok(kvr_connector_check_completed(lead, KVR_NEXT, 0, SOON, c, 8, NULL));
+	ok(kvr_connector_check_completed(rank[1], KVR_NEXT, 0, SOON, c, 8, NULL));
+	kvr_store_relaxed32(&lead->engine->fetch_running, 0);
+	ck_assert_int_eq(kvr_connector_prefetch(rank[1], &req, keys, 8, 0, SOON), 8);
+}
+END_TEST
+
+static void nothing(int sig)
+{
+	(void)sig;
+}
+
+/* A signal ends rank 1's wait after its vote; when it calls again the load was begun, and failed.
+ */
+START_TEST(test_load_by_layers_that_began_and_ended)
+{
+	struct sigaction act = { .sa_handler = nothing };
+	struct itimerval soon = { .it_value.tv_usec = 30000 };
+	struct kvr_request req = { .id = 9 };
+	int first;
+
+	store_all(1, keys, N);
+	end_of(1, KVR_KIND_STORE);
+	sigaction(SIGALRM, &act, NULL);
+	ck_assert_uint_eq(lookup_all(9, keys, N), N);
+	ck_assert_int_eq(kvr_connector_load_begin_layers(lead, &req, N, SOON), N);
+	ck_assert_int_eq(setitimer(ITIMER_REAL, &soon, NULL), 0);
+	ck_assert_int_eq(kvr_connector_load_begin_layers(rank[1], &req, N, SOON), -EINTR);
+	first = kvr_connector_load_begin_layers(rank[0], &req, N, SOON);
+	ck_assert_int_eq(first, N);
+	ck_assert_int_eq(kvr_connector_abort(lead, &req), 1);
+	ck_assert_int_eq(kvr_connector_load_begin_layers(rank[1], &req, N, SOON), first);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("found_decide");
@@ -126,6 +177,8 @@ static Suite *suite(void)
 	tcase_add_loop_test(t, test_outcome_that_is_asked_for_late, 0, 2);
 	tcase_add_test(t, test_prefetch_that_is_asked_about_late);
 	tcase_add_test(t, test_deadline_at_the_commit);
+	tcase_add_test(t, test_cancelled_prefetch_has_one_number);
+	tcase_add_test(t, test_load_by_layers_that_began_and_ended);
 	suite_add_tcase(s, t);
 	return s;
 }

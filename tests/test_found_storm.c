@@ -7,6 +7,8 @@
  */
 #include "trio.h"
 
+#include <pthread.h>
+
 #include "engine_priv.h"
 
 #define GROUPS 8u
@@ -50,6 +52,19 @@ static uint32_t rnd(uint32_t n)
 		__atomic_store_n(&bad, 1, __ATOMIC_RELAXED); \
 	} while (0)
 
+/* A signal handler may run at any time: the same call goes on. */
+#define AGAIN(call)                       \
+	({                                \
+		int again_;               \
+                                          \
+		do                        \
+			again_ = (call);  \
+		while (again_ == -EINTR); \
+		again_;                   \
+	})
+
+static int signals, leaves, turns;
+
 static void make_items(void)
 {
 	for (uint32_t i = 0; i < ITEMS; i++) {
@@ -84,8 +99,8 @@ static struct kvr_connector *actor(uint32_t a)
 
 static void poll_ticks(uint32_t a, enum kvr_tick_mode mode)
 {
-	int n = kvr_connector_check_completed(actor(a), mode, 0, SOON, told[a] + tolds[a],
-					      8 * ITEMS - tolds[a], NULL);
+	int n = AGAIN(kvr_connector_check_completed(actor(a), mode, 0, SOON, told[a] + tolds[a],
+						    8 * ITEMS - tolds[a], NULL));
 
 	if (n < 0)
 		SAY("actor %u: check_completed: %d %s\n", a, n, kvr_explain());
@@ -124,36 +139,39 @@ static void lead_item(uint32_t i)
 
 	switch (t->kind) {
 	case STORE:
-		t->got[0] = kvr_connector_store_begin(lead, &req, k, t->n, SOON, b, MAX, &covered);
+		t->got[0] = AGAIN(
+			kvr_connector_store_begin(lead, &req, k, t->n, SOON, b, MAX, &covered));
 		break;
 	case LOAD:
 	case LAYERS:
-		ok(kvr_connector_lookup(lead, &req, k, t->n, SOON, &hit));
+		ok(AGAIN(kvr_connector_lookup(lead, &req, k, t->n, SOON, &hit)));
 		if (!hit.blocks)
 			break;
 		t->got[0] = t->kind == LOAD
-				    ? kvr_connector_load_begin(lead, &req, hit.blocks, SOON)
-				    : kvr_connector_load_begin_layers(lead, &req, hit.blocks, SOON);
+				    ? AGAIN(kvr_connector_load_begin(lead, &req, hit.blocks, SOON))
+				    : AGAIN(kvr_connector_load_begin_layers(lead, &req, hit.blocks,
+									    SOON));
 		break;
 	case PREFETCH:
-		t->got[0] = kvr_connector_prefetch(lead, &req, k, t->n, rnd(3) ? 0 : 2, SOON);
+		t->got[0] =
+			AGAIN(kvr_connector_prefetch(lead, &req, k, t->n, rnd(3) ? 0 : 2, SOON));
 		break;
 	case DECIDE:
-		t->got[0] = kvr_connector_propose(lead, &req, &i, sizeof i, SOON);
+		t->got[0] = AGAIN(kvr_connector_propose(lead, &req, &i, sizeof i, SOON));
 		break;
 	default:
-		t->got[0] = kvr_connector_reset(lead, &req, NULL, kvr_deadline(300));
-		t->got2[0] = kvr_connector_reset_wait(lead, &req, SOON);
+		t->got[0] = AGAIN(kvr_connector_reset(lead, &req, NULL, kvr_deadline(300)));
+		t->got2[0] = AGAIN(kvr_connector_reset_wait(lead, &req, SOON));
 	}
 	if (t->abort) {
 		if (t->lead_us)
 			usleep(t->lead_us);
-		ok(kvr_connector_abort(lead, &req));
+		ok(AGAIN(kvr_connector_abort(lead, &req)));
 	}
 	if (t->kind == DECIDE && !t->got[0])
-		t->got2[0] = kvr_connector_decided(lead, &req, SOON);
+		t->got2[0] = AGAIN(kvr_connector_decided(lead, &req, SOON));
 	if (t->kind == LOAD || t->kind == LAYERS)
-		ok(kvr_connector_release(lead, &req));
+		ok(AGAIN(kvr_connector_release(lead, &req)));
 }
 
 static void rank_load(uint32_t r, uint32_t i, const struct kvr_request *req,
@@ -164,23 +182,24 @@ static void rank_load(uint32_t r, uint32_t i, const struct kvr_request *req,
 	struct kvr_hit hit = { 0 };
 	int n, good = 0;
 
-	n = kvr_connector_lookup(rank[r], req, k, t->n, SOON, &hit);
+	n = AGAIN(kvr_connector_lookup(rank[r], req, k, t->n, SOON, &hit));
 	if (n)
 		SAY("rank %u item %u: lookup %d %s\n", r, i, n, kvr_explain());
 	if (!hit.blocks)
 		return;
-	n = t->kind == LOAD ? kvr_connector_load_begin(rank[r], req, hit.blocks, SOON)
-			    : kvr_connector_load_begin_layers(rank[r], req, hit.blocks, SOON);
+	n = t->kind == LOAD
+		    ? AGAIN(kvr_connector_load_begin(rank[r], req, hit.blocks, SOON))
+		    : AGAIN(kvr_connector_load_begin_layers(rank[r], req, hit.blocks, SOON));
 	t->got[1 + r] = n;
 	for (uint32_t g = 0; n > 0 && t->kind == LAYERS && g < GROUPS; g += 1 + (i & 1)) {
-		good = kvr_connector_load_wait_layer(rank[r], req, k, g, SOON, b, MAX);
+		good = AGAIN(kvr_connector_load_wait_layer(rank[r], req, k, g, SOON, b, MAX));
 		if (good < 0)
 			break;
 		if (good != n)
 			SAY("rank %u item %u: layer %u gave %d of %d\n", r, i, g, good, n);
 	}
 	if (n > 0 && good >= 0)
-		good = kvr_connector_load_wait(rank[r], req, k, SOON, b, MAX);
+		good = AGAIN(kvr_connector_load_wait(rank[r], req, k, SOON, b, MAX));
 	t->got2[1 + r] = good;
 	if (good == -ETIMEDOUT || n == -ETIMEDOUT)
 		SAY("rank %u item %u abort %d: %d %d %s\n", r, i, t->abort, n, good, kvr_explain());
@@ -191,7 +210,7 @@ static void rank_load(uint32_t r, uint32_t i, const struct kvr_request *req,
 	if (good > 0)
 		look(r, i, k, b, good, "before load_done");
 	if (n > 0 && !t->abort)
-		ok(kvr_connector_load_done(rank[r], req));
+		ok(AGAIN(kvr_connector_load_done(rank[r], req)));
 }
 
 static void rank_item(uint32_t r, uint32_t i)
@@ -204,47 +223,47 @@ static void rank_item(uint32_t r, uint32_t i)
 	int n = -1;
 
 	if (t->skip[r]) {
-		ok(kvr_connector_abort(rank[r], &req));
+		ok(AGAIN(kvr_connector_abort(rank[r], &req)));
 		return;
 	}
 	switch (t->kind) {
 	case STORE:
-		t->got[1 + r] = n =
-			kvr_connector_store_begin(rank[r], &req, k, t->n, SOON, b, MAX, &covered);
+		t->got[1 + r] = n = AGAIN(
+			kvr_connector_store_begin(rank[r], &req, k, t->n, SOON, b, MAX, &covered));
 		fill(r, k, b, n);
 		if (t->us[r])
 			usleep(t->us[r]);
 		look(r, i, k, b, n, "before store_copied");
 		if (n >= 0 && (!t->abort || t->us[r] % 2))
-			ok(kvr_connector_store_copied(rank[r], &req, t->copied[r]));
+			ok(AGAIN(kvr_connector_store_copied(rank[r], &req, t->copied[r])));
 		break;
 	case LOAD:
 	case LAYERS:
 		rank_load(r, i, &req, k);
 		break;
 	case PREFETCH:
-		t->got[1 + r] = kvr_connector_prefetch(rank[r], &req, k, t->n, 0, SOON);
+		t->got[1 + r] = AGAIN(kvr_connector_prefetch(rank[r], &req, k, t->n, 0, SOON));
 		break;
 	case DECIDE:
-		t->got[1 + r] = n = kvr_connector_proposal(rank[r], &req, &what, 4, SOON);
+		t->got[1 + r] = n = AGAIN(kvr_connector_proposal(rank[r], &req, &what, 4, SOON));
 		if (n == 4 && what != i)
 			SAY("rank %u item %u: manifest of %u\n", r, i, what);
 		t->got2[1 + r] = n; /* unless it is there: cancelled before this rank began */
 		if (n == 4) {
-			ok(kvr_connector_vote(rank[r], &req, t->vote[r]));
-			t->got2[1 + r] = kvr_connector_decided(rank[r], &req, SOON);
+			ok(AGAIN(kvr_connector_vote(rank[r], &req, t->vote[r])));
+			t->got2[1 + r] = AGAIN(kvr_connector_decided(rank[r], &req, SOON));
 			if (!t->got2[1 + r])
-				ok(kvr_connector_outcome(rank[r], &req, t->outcome[r]));
+				ok(AGAIN(kvr_connector_outcome(rank[r], &req, t->outcome[r])));
 		}
 		break;
 	default:
-		t->got[1 + r] = kvr_connector_reset(rank[r], &req, NULL, SOON);
-		t->got2[1 + r] = kvr_connector_reset_wait(rank[r], &req, SOON);
+		t->got[1 + r] = AGAIN(kvr_connector_reset(rank[r], &req, NULL, SOON));
+		t->got2[1 + r] = AGAIN(kvr_connector_reset_wait(rank[r], &req, SOON));
 	}
 	if (t->abort)
-		ok(kvr_connector_abort(rank[r], &req));
+		ok(AGAIN(kvr_connector_abort(rank[r], &req)));
 	if (t->kind == LOAD || t->kind == LAYERS)
-		ok(kvr_connector_release(rank[r], &req));
+		ok(AGAIN(kvr_connector_release(rank[r], &req)));
 }
 
 static void *go(void *arg)
@@ -252,6 +271,11 @@ static void *go(void *arg)
 	uint32_t a = (uint32_t)(uintptr_t)arg;
 
 	for (uint32_t i = 0; i < ITEMS; i++) {
+		if (a == 2 && leaves && i == ITEMS / 2) {
+			kvr_connector_close(rank[1]);
+			rank[1] = NULL;
+			return NULL;
+		}
 		if (a)
 			rank_item(a - 1, i);
 		else
@@ -263,7 +287,7 @@ static void *go(void *arg)
 
 static void compare(void)
 {
-	for (uint32_t i = 0; i < ITEMS; i++) {
+	for (uint32_t i = 0; i < (leaves ? ITEMS / 2 : ITEMS); i++) {
 		const struct item *t = &items[i];
 
 		if (t->abort)
@@ -295,11 +319,11 @@ static void nothing_is_left(void)
 		    (unsigned long long)e->held_slots, (unsigned long long)e->io_running,
 		    e->fetch_running);
 	for (uint32_t i = e->active; i != KVR_NO_OP; i = e->ops[i].next_op)
-		SAY("op %u: item %llu kind %u stage %u status %d need %llx acked %llx held %u "
+		SAY("op %u: item %llu kind %u stage %u status %d need %llx acked %llx aborted %u "
 		    "skip %d %d\n",
 		    i, (unsigned long long)e->ops[i].req.id - 1000, e->ops[i].kind, e->ops[i].stage,
 		    e->ops[i].status, (unsigned long long)e->ops[i].need,
-		    (unsigned long long)e->ops[i].acked, e->ops[i].held,
+		    (unsigned long long)e->ops[i].acked, e->ops[i].aborted,
 		    items[e->ops[i].req.id - 1000].skip[0], items[e->ops[i].req.id - 1000].skip[1]);
 	for (uint32_t id = 0; id < e->tier.capacity; id++) {
 		const struct kvr_tier_block *b = &e->tier.blocks[id];
@@ -332,12 +356,57 @@ static void one_end_each(uint32_t a)
 		SAY("actor %u was told otherwise: %u, %u\n", a, tolds[a], tolds[0]);
 }
 
+static void nothing(int sig)
+{
+	(void)sig;
+}
+
+static int over;
+static pthread_t actors[1 + RANKS];
+
+/* Signals for the actors; and bytes of the store's file that turn. */
+static void *trouble(void *arg)
+{
+	uint64_t mine = (uint64_t)(uintptr_t)arg * 77777 + 1;
+	char path[300];
+	int fd = -1;
+
+	if (turns) {
+		snprintf(path, sizeof path, "%s/kvring.store", cl.opts.store_paths[0]);
+		fd = open(path, O_RDWR | O_CLOEXEC);
+	}
+	while (!__atomic_load_n(&over, __ATOMIC_ACQUIRE)) {
+		mine = mine * 6364136223846793005u + 1442695040888963407u;
+		if (signals)
+			pthread_kill(actors[(mine >> 33) % 3], SIGUSR1);
+		if (fd >= 0 && (mine >> 40) % 8 == 0) {
+			off_t at = 65536 + (off_t)((mine >> 20) % (40 * 69632));
+			uint8_t b;
+
+			if (pread(fd, &b, 1, at) == 1) {
+				b ^= 16;
+				if (pwrite(fd, &b, 1, at) != 1)
+					b = 0;
+			}
+		}
+		usleep(100 + (useconds_t)((mine >> 50) % 300));
+	}
+	if (fd >= 0)
+		close(fd);
+	return NULL;
+}
+
 START_TEST(test_storm)
 {
-	pthread_t t[1 + RANKS];
+	struct sigaction act = { .sa_handler = nothing };
+	pthread_t *t = actors, other;
 	uint64_t deadline;
 	struct kvr_stats s;
 
+	signals = _i % 4 == 1;
+	leaves = _i % 4 == 2;
+	turns = _i % 4 == 3;
+	sigaction(SIGUSR1, &act, NULL);
 	seed = 0x9e3779b97f4a7c15u * ((uint64_t)_i + 1);
 	if (getenv("FOUND_SEED"))
 		seed *= strtoull(getenv("FOUND_SEED"), NULL, 0);
@@ -352,12 +421,21 @@ START_TEST(test_storm)
 	make_items();
 	for (uint32_t a = 0; a <= RANKS; a++)
 		pthread_create(&t[a], NULL, go, (void *)(uintptr_t)a);
+	pthread_create(&other, NULL, trouble, (void *)(uintptr_t)_i);
+	if (signals) /* a thread that is over takes none */
+		usleep(3000000);
+	__atomic_store_n(&over, signals, __ATOMIC_RELEASE);
+	if (signals)
+		pthread_join(other, NULL);
 	for (uint32_t a = 0; a <= RANKS; a++)
 		pthread_join(t[a], NULL);
+	__atomic_store_n(&over, 1, __ATOMIC_RELEASE);
+	if (!signals)
+		pthread_join(other, NULL);
 	deadline = test_deadline_ms(10000);
 	do {
 		poll_ticks(0, KVR_NEXT);
-		for (uint32_t r = 0; r < RANKS; r++)
+		for (uint32_t r = 0; r < RANKS - (uint32_t)leaves; r++)
 			poll_ticks(1 + r, KVR_NEXT);
 		ok(kvr_connector_stats(lead, &s));
 		usleep(2000);
@@ -365,10 +443,23 @@ START_TEST(test_storm)
 		  lead->engine->io_running) &&
 		 kvr_deadline(0) < deadline);
 	for (uint32_t k = 0; k < 3; k++)
-		for (uint32_t a = 0; a <= RANKS; a++)
+		for (uint32_t a = 0; a <= RANKS - (uint32_t)leaves; a++)
 			poll_ticks(a, KVR_NEXT);
 	compare();
-	for (uint32_t a = 0; a <= RANKS; a++)
+	ok(kvr_connector_stats(lead, &s));
+	for (uint32_t a = 0; getenv("FOUND_SEED") && a <= RANKS; a++)
+		if (actor(a))
+			fprintf(stderr, "actor %u: %llu wakes lost\n", a,
+				(unsigned long long)actor(a)->group->proc->lost_wakes);
+	if (getenv("FOUND_SEED"))
+		fprintf(stderr,
+			"%d: %llu begun, %llu failed, stored %llu written %llu loaded %llu bad "
+			"%llu, read %llu MiB\n",
+			_i, (unsigned long long)s.ops_begun, (unsigned long long)s.ops_failed,
+			(unsigned long long)s.blocks_stored, (unsigned long long)s.blocks_written,
+			(unsigned long long)s.blocks_loaded, (unsigned long long)s.blocks_bad,
+			(unsigned long long)s.bytes_read >> 20);
+	for (uint32_t a = 0; a <= RANKS - (uint32_t)leaves; a++)
 		one_end_each(a);
 	nothing_is_left();
 	ck_assert_int_eq(bad, 0);
