@@ -108,9 +108,9 @@ static void start(struct side *l, pid_t ranks[2])
 {
 	uint64_t deadline = test_deadline_ms(10000);
 
-	must(lead(name, 2, l));
-	for (uint32_t i = 0; i < 2; i++)
+	for (uint32_t i = 0; i < 2; i++) /* forked before this process has threads */
 		ranks[i] = spawn(name, i, steps);
+	must(lead_all(name, 2, l));
 	while ((!reports[0].seen || !reports[1].seen) && test_now_ns() < deadline)
 		test_sleep_ms(1);
 }

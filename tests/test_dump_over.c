@@ -100,8 +100,8 @@ START_TEST(test_dead_rank_failed_epoch_retired_and_left)
 	struct side s;
 	pid_t rank;
 
-	must(lead(name, 2, &s));
 	rank = spawn(name, 1, sleeps);
+	must(lead(name, 2, &s));
 	await_rank(1);
 	check(0, "fine: leader and 1 of 2 ranks alive", NULL);
 	kill(rank, SIGKILL);
@@ -257,8 +257,8 @@ START_TEST(test_saved_copy_says_what_was)
 	pid_t rank;
 
 	snprintf(file, sizeof file, "%s/then.seg", dir);
-	must(lead(name, 1, &s));
 	rank = spawn(name, 0, sleeps);
+	must(lead(name, 1, &s));
 	await_rank(0);
 	ck_assert_int_eq(run(tool, NULL, "--save", file, name, NULL), 0);
 	has("saved to", file, NULL);

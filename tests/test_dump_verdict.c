@@ -25,6 +25,13 @@ static void teardown_group(void)
 	teardown();
 }
 
+/* Who forks members has no threads of a group's in this process. */
+static void setup_processes(void)
+{
+	test_tool(tool, sizeof tool, "ring-dump");
+	setup_tool();
+}
+
 /* Waits until what was done before is older than 0.1 s. */
 static void pass(void)
 {
@@ -281,6 +288,7 @@ END_TEST
 START_TEST(test_operations_that_wait)
 {
 	struct kvr_op_entry *op = &ops_of(&l)[1];
+	uint64_t now;
 
 	read_all();
 	*op = (struct kvr_op_entry){ .word = kvr_word(1, KVR_STAGE_BEGUN, 0),
@@ -311,11 +319,12 @@ START_TEST(test_operations_that_wait)
 	op->word = kvr_word(1, KVR_STAGE_DONE, 0);
 	verdict("0.1", 0, "fine: ", NULL);
 	/* Many: the oldest three, and how many more. */
+	now = test_now_ns();
 	for (uint32_t i = 1; i < 7; i++)
 		ops_of(&l)[i] = (struct kvr_op_entry){ .word = kvr_word(1, KVR_STAGE_BEGUN, 0),
 						       .request = i,
 						       .kind = KVR_OP_LOAD,
-						       .stage_ns = test_now_ns() - i * 1000,
+						       .stage_ns = now - i * 1000,
 						       .need = 1 };
 	pass();
 	verdict("0.1", 1, "stall: load 6/0 ", "; load 5/0 ", "; load 4/0 ", "; and 3 more", NULL);
@@ -427,9 +436,9 @@ START_TEST(test_real_barrier)
 	pid_t rank[2];
 
 	test_name(name, sizeof name, "dump");
-	must(lead(name, 2, &s));
 	rank[0] = spawn(name, 0, meets);
 	rank[1] = spawn(name, 1, sleeps);
+	must(lead_all(name, 2, &s));
 	do
 		ck_assert_int_eq(run(tool, NULL, "--show", "ranks,barriers", name, NULL), 0);
 	while (!strstr(output, "in barrier") && test_now_ns() < deadline);
@@ -496,8 +505,8 @@ START_TEST(test_stopped_with_nothing_to_do)
 	pid_t rank;
 
 	test_name(name, sizeof name, "dump");
-	must(lead(name, 1, &s));
 	rank = spawn(name, 0, sleeps);
+	must(lead_all(name, 1, &s));
 	while (!reports[0].seen && test_now_ns() < deadline)
 		test_sleep_ms(1);
 	ck_assert_int_eq(kill(rank, SIGSTOP), 0);
@@ -513,24 +522,27 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("dump_verdict");
-	TCase *t = tcase_create("dump_verdict");
+	TCase *t = tcase_create("dump_verdict"), *p = tcase_create("processes");
 
 	tcase_add_checked_fixture(t, setup_group, teardown_group);
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, test_fine);
 	tcase_add_test(t, test_rank_with_a_store_more_drifts);
 	tcase_add_test(t, test_other_kinds_of_drift);
-	tcase_add_test(t, test_drift_of_a_connector_is_found);
 	tcase_add_test(t, test_rank_that_does_not_read);
 	tcase_add_test(t, test_age_of_an_unread_message_that_no_event_tells);
 	tcase_add_test(t, test_half_a_publish_is_no_fault_of_the_rank);
 	tcase_add_test(t, test_operations_that_wait);
 	tcase_add_test(t, test_barrier_with_a_missing_member);
 	tcase_add_test(t, test_calls_that_last_too_long);
-	tcase_add_test(t, test_real_barrier);
-	tcase_add_test(t, test_leader_waits_for_a_stopped_rank);
-	tcase_add_test(t, test_stopped_with_nothing_to_do);
 	suite_add_tcase(s, t);
+	tcase_add_checked_fixture(p, setup_processes, teardown);
+	tcase_set_timeout(p, 60);
+	tcase_add_test(p, test_drift_of_a_connector_is_found);
+	tcase_add_test(p, test_real_barrier);
+	tcase_add_test(p, test_leader_waits_for_a_stopped_rank);
+	tcase_add_test(p, test_stopped_with_nothing_to_do);
+	suite_add_tcase(s, p);
 	return s;
 }
 

@@ -157,9 +157,9 @@ START_TEST(test_processes_are_those_of_the_moment)
 	pid_t pids[2];
 
 	test_name(name, sizeof name, "inspect");
-	must(lead(name, 2, &l));
 	pids[0] = spawn(name, 0, sleeps);
 	pids[1] = spawn(name, 1, sleeps);
+	must(lead_all(name, 2, &l));
 	while ((!reports[0].seen || !reports[1].seen) && test_now_ns() < deadline)
 		test_sleep_ms(1);
 	kill(pids[1], SIGKILL);
