@@ -185,10 +185,10 @@ START_TEST(test_values_are_those_of_the_group)
 	is("kvring_quarantined_slots", label, 3);
 	is("kvring_bulk_bytes", label, 1 << 20);
 	is("kvring_barrier_missing", "set=\"0-1\",leader=\"0\"", 1);
-	ck_assert_double_ge(find("kvring_in_call_seconds", "call=\"load_wait\"")->value, 0.02);
-	ck_assert_double_le(find("kvring_in_call_seconds", "rank=\"0\"")->value, 60);
-	ck_assert_double_ge(find("kvring_oldest_unread_seconds", "rank=\"1\"")->value, 0.02);
-	ck_assert_double_ge(find("kvring_oldest_operation_seconds", label)->value, 0.02);
+	ck_assert(find("kvring_in_call_seconds", "call=\"load_wait\"")->value >= 0.02);
+	ck_assert(find("kvring_in_call_seconds", "rank=\"0\"")->value <= 60);
+	ck_assert(find("kvring_oldest_unread_seconds", "rank=\"1\"")->value >= 0.02);
+	ck_assert(find("kvring_oldest_operation_seconds", label)->value >= 0.02);
 	kvr_group_leave(r[0].g, KVR_CALL_LOAD_WAIT, KVR_CH_LOAD, NULL, 0);
 	end_group(&l, r);
 }
