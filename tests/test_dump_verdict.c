@@ -383,8 +383,20 @@ START_TEST(test_calls_that_last_too_long)
 	pass();
 	verdict("0.1", 1, "stall: rank 0 has been inside store_begin for ",
 		", request 44/1, which the leader has not called", NULL);
-	call_alike(&logs[2], KVR_ALIKE_STORE, 44);
+	/* That comes before those who merely wait. */
+	kvr_group_enter(l.g, KVR_CALL_LOAD_WAIT, KVR_CH_LOAD);
+	kvr_group_enter(r[1].g, KVR_CALL_LOAD_WAIT, KVR_CH_LOAD);
+	pass();
+	verdict("0.1", 1, "stall: rank 0 has been inside store_begin for ",
+		"not called; the leader has been inside load_wait for ", NULL);
+	ck_assert_ptr_null(strstr(output, "rank 1"));
 	kvr_group_leave(r[0].g, KVR_CALL_STORE_BEGIN, KVR_CH_STORE, NULL, 0);
+	verdict("0.1", 1, "stall: the leader has been inside load_wait for ", NULL);
+	ck_assert_ptr_null(strstr(output, "rank 1"));
+	kvr_group_leave(l.g, KVR_CALL_LOAD_WAIT, KVR_CH_LOAD, NULL, 0);
+	verdict("0.1", 1, "stall: rank 1 has been inside load_wait for ", NULL);
+	kvr_group_leave(r[1].g, KVR_CALL_LOAD_WAIT, KVR_CH_LOAD, NULL, 0);
+	call_alike(&logs[2], KVR_ALIKE_STORE, 44);
 	/* Waiting for the leader's next tick or message may be right. */
 	kvr_group_own_page(r[0].g)->proc.tick_seen = 41;
 	kvr_group_leader_page(l.g)->tick_done = 41;
@@ -485,9 +497,10 @@ START_TEST(test_leader_waits_for_a_stopped_rank)
 		ck_assert_int_eq(run(tool, NULL, "--json", "--stall", "3600", other, NULL), 0);
 	} while (!strstr(output, "\"in_call\":\"publish\"") && test_now_ns() < deadline);
 	pass();
-	snprintf(who, sizeof who, "rank 0 (pid %d) does not read USER0: ", (int)rank);
-	verdict("0.1", 1, "stall: the leader has been inside publish (USER0) for ", "; rank 0 has ",
-		" unread there, it is stopped, in no call", who, NULL);
+	snprintf(who, sizeof who, "stall: rank 0 (pid %d) does not read USER0: ", (int)rank);
+	verdict("0.1", 1, who, "it is stopped, in no call",
+		"; the leader has been inside publish (USER0) for ", ": rank 0 has ",
+		" unread there", NULL);
 	snprintf(who, sizeof who, "rank 0 (pid %d) is stopped", (int)rank);
 	verdict("3600", 0, "fine: ", who, NULL);
 	kill(rank, SIGKILL);

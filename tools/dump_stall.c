@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who waits in vain. Slow is not stalled: only what lasts longer than the limit counts, a declared
- * long phase excuses its process, and a rank that waits for the leader's next tick or message may
- * be right to do so.
+ * Who waits in vain, and for whom: those who hold up others come first, and who waits for them is
+ * said only when nobody else is to blame. Slow is not stalled: only what lasts longer than the
+ * limit counts, a declared long phase excuses its process, and a rank that waits for the leader's
+ * next tick or message may be right to do so.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -16,6 +17,7 @@ struct stall {
 	const struct dump *d;
 	struct dump_line *l;
 	uint32_t count;
+	uint64_t described; /* ranks of which was said what they do */
 };
 
 /* 1: this one is to be said. */
@@ -93,6 +95,7 @@ static void unread(struct stall *s, uint32_t rank)
 	dump_say(s->l, " the oldest %s%s old; it is ", at_least ? "at least " : "",
 		 dump_age(s->d, oldest, age));
 	dump_say_doing(s->l, s->d, p);
+	s->described |= 1ull << rank;
 	if (p->phase_until && !dump_in_phase(s->d, p) && s->d->group.same_boot)
 		dump_say(s->l, ", and its long phase \"%s\" should have ended", p->phase);
 }
@@ -118,8 +121,9 @@ static void say_missing(struct stall *s, uint64_t missing, const char *what)
 		dump_say_set(s->l, busy);
 		dump_say(s->l, "%s in a long phase", busy & (busy - 1) ? " are" : " is");
 	}
-	if (one < 0 || one >= (int64_t)s->d->group.ranks)
+	if (one < 0 || one >= (int64_t)s->d->group.ranks || s->described >> one & 1)
 		return;
+	s->described |= 1ull << one;
 	dump_say(s->l, " (it is ");
 	dump_say_doing(s->l, s->d, &s->d->rank[one]);
 	dump_say(s->l, ")");
@@ -253,6 +257,14 @@ static int alike_of(const struct kvr_inspect_proc *p)
 	return -1;
 }
 
+/* It waits for the answer to a call that the leader has not made. */
+static int is_ahead(const struct dump *d, const struct kvr_inspect_proc *p)
+{
+	int kind = p->rank < KVR_MAX_RANKS ? alike_of(p) : -1;
+
+	return kind >= 0 && d->log[p->rank][kind].count > d->log[DUMP_LEADER_AT][kind].count;
+}
+
 /* What a rank asks for that the leader did not ask for. */
 static void say_ahead(struct dump_line *l, const struct dump *d, const struct kvr_inspect_proc *p)
 {
@@ -265,7 +277,7 @@ static void say_ahead(struct dump_line *l, const struct dump *d, const struct kv
 	mine = &d->log[p->rank][kind];
 	if (mine->last_known)
 		dump_say(l, ", request %s", dump_request(&mine->last.request, request));
-	if (mine->count > d->log[DUMP_LEADER_AT][kind].count)
+	if (is_ahead(d, p))
 		dump_say(l, ", which the leader has not called");
 }
 
@@ -281,9 +293,8 @@ static void say_slowest(struct dump_line *l, const struct dump *d, uint32_t chan
 			worst = &d->channel[channel][r];
 	if (!worst || !dump_lag(worst))
 		return;
-	dump_say(l, "; rank %" PRIu32 " has %" PRIu64 " unread there, it is ", worst->rank,
+	dump_say(l, ": rank %" PRIu32 " has %" PRIu64 " unread there", worst->rank,
 		 dump_lag(worst));
-	dump_say_doing(l, d, &d->rank[worst->rank]);
 }
 
 static void call(struct stall *s, const struct kvr_inspect_proc *p)
@@ -308,7 +319,7 @@ static void stopped(struct stall *s, const struct kvr_inspect_proc *p)
 	char age[32];
 
 	if (p->alive <= 0 || p->peer != KVR_PEER_STOPPED || !too_long(s->d, p->progress_ns) ||
-	    !clause(s))
+	    (p->rank < KVR_MAX_RANKS && s->described >> p->rank & 1) || !clause(s))
 		return;
 	dump_say_who(s->l, p->rank);
 	dump_say(s->l, " was last active %s ago", dump_age(s->d, p->progress_ns, age));
@@ -316,19 +327,24 @@ static void stopped(struct stall *s, const struct kvr_inspect_proc *p)
 
 int dump_judge_stall(struct dump *d, struct dump_line *l)
 {
-	struct stall s = { d, l, 0 };
+	struct stall s = { .d = d, .l = l };
+	uint32_t others;
 
-	call(&s, &d->leader);
 	for (uint32_t r = 0; r < d->group.ranks; r++)
 		unread(&s, r);
 	operations(&s);
 	for (uint32_t i = 0; i < d->meet_count; i++)
 		meeting(&s, &d->meets[i]);
-	for (uint32_t r = 0; r < d->group.ranks; r++)
-		call(&s, &d->rank[r]);
 	stopped(&s, &d->leader);
 	for (uint32_t r = 0; r < d->group.ranks; r++)
 		stopped(&s, &d->rank[r]);
+	for (uint32_t r = 0; r < d->group.ranks; r++)
+		if (is_ahead(d, &d->rank[r]))
+			call(&s, &d->rank[r]);
+	call(&s, &d->leader);
+	others = s.count;
+	for (uint32_t r = 0; !others && r < d->group.ranks; r++)
+		call(&s, &d->rank[r]);
 	if (!s.count)
 		return 0;
 	if (s.count > CLAUSES)
