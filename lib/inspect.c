@@ -247,6 +247,7 @@ int kvr_inspect_group(struct kvr_inspect *inspect, struct kvr_inspect_group *ret
 	g.quarantined_ops = page.quarantined_ops;
 	g.quarantined_slots = page.quarantined_slots;
 	g.bulk_used = page.bulk_used;
+	g.ending = page.ending;
 	*ret_group = g;
 	return 0;
 }

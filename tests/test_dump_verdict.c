@@ -467,6 +467,41 @@ START_TEST(test_real_barrier)
 }
 END_TEST
 
+/* A leader that ends in good order waits for who does not leave. */
+static void stays(struct cluster *cl, struct kvr_connector *c, uint32_t rank)
+{
+	if (CLUSTER_LEADER(rank))
+		while (!cl->area->word[0][0] || !cl->area->word[1][0])
+			test_sleep_ms(1);
+	else
+		cl->area->word[rank][0] = 1;
+	while (rank == 1 && !__atomic_load_n(&cl->area->step, __ATOMIC_ACQUIRE))
+		test_sleep_ms(1);
+	MUST(!kvr_connector_shutdown(c, SOON));
+}
+
+START_TEST(test_shutdown_waits_for_a_rank)
+{
+	uint64_t deadline = test_deadline_ms(20000);
+	struct cluster cl;
+
+	cluster_init(&cl, 2, 0, 16, 0);
+	snprintf(name, sizeof name, "%s", cl.name);
+	cluster_start(&cl, stays, stays);
+	do /* until rank 0 has left */
+		run(tool, NULL, "--verdict", name, NULL);
+	while (!strstr(output, "1 of 2 ranks alive") && test_now_ns() < deadline);
+	pass();
+	verdict("0.1", 1, "does not read CONTROL: 1 message",
+		"; the leader has been inside shutdown for ", ": rank 1 has not left",
+		", the last one: the leader announced the end", NULL);
+	verdict("3600", 0, "fine: ", "the leader announced the end", NULL);
+	__atomic_store_n(&cl.area->step, 1, __ATOMIC_RELEASE);
+	cluster_join(&cl, 0, 20000);
+	cluster_exit(&cl);
+}
+END_TEST
+
 /* A leader that really waits for room, and a rank that really is stopped. */
 START_TEST(test_leader_waits_for_a_stopped_rank)
 {
@@ -553,6 +588,7 @@ static Suite *suite(void)
 	tcase_set_timeout(p, 60);
 	tcase_add_test(p, test_drift_of_a_connector_is_found);
 	tcase_add_test(p, test_real_barrier);
+	tcase_add_test(p, test_shutdown_waits_for_a_rank);
 	tcase_add_test(p, test_leader_waits_for_a_stopped_rank);
 	tcase_add_test(p, test_stopped_with_nothing_to_do);
 	suite_add_tcase(s, p);

@@ -121,6 +121,7 @@ static void group(const struct dump *d, FILE *out)
 	number("quarantined_slots", g->quarantined_slots, out);
 	number("tick", g->tick_done, out);
 	age(d, "tick_ms", d->tick_ns, out);
+	boolean("ending", g->ending != 0, out);
 	number("retired_by", g->retired_by, out);
 	if (g->retired_by) {
 		fprintf(out, ",");

@@ -297,6 +297,21 @@ static void say_slowest(struct dump_line *l, const struct dump *d, uint32_t chan
 		 dump_lag(worst));
 }
 
+/* Who has not left. */
+static void say_present(struct dump_line *l, const struct dump *d)
+{
+	uint64_t here = 0;
+
+	for (uint32_t r = 0; r < d->group.ranks; r++)
+		if (d->rank[r].alive > 0)
+			here |= 1ull << r;
+	if (!here)
+		return;
+	dump_say(l, ": ");
+	dump_say_set(l, here);
+	dump_say(l, " %s not left", here & (here - 1) ? "have" : "has");
+}
+
 static void call(struct stall *s, const struct kvr_inspect_proc *p)
 {
 	char age[32];
@@ -312,6 +327,8 @@ static void call(struct stall *s, const struct kvr_inspect_proc *p)
 	say_ahead(s->l, s->d, p);
 	if (is_in(p, "publish"))
 		say_slowest(s->l, s->d, p->call_channel);
+	else if (is_in(p, "shutdown") && p->rank == DUMP_LEADER && s->d->group.ending)
+		say_present(s->l, s->d);
 }
 
 static void stopped(struct stall *s, const struct kvr_inspect_proc *p)

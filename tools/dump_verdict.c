@@ -318,6 +318,8 @@ void dump_judge(struct dump *d)
 			judge_fine(d, &l);
 	}
 	dump_say(&l, "; tick %" PRIu64, d->group.tick_done);
+	if (d->group.ending)
+		dump_say(&l, ", the last one: the leader announced the end");
 	say_still(&l, d, &d->leader);
 	for (uint32_t r = 0; r < d->group.ranks; r++)
 		say_still(&l, d, &d->rank[r]);

@@ -49,6 +49,7 @@ struct kvr_inspect_group {
 	/* operations that ended while a rank may still copy, and the slots of the pool they hold */
 	uint64_t quarantined_ops, quarantined_slots;
 	uint64_t bulk_used; /* bytes of large messages that a rank may still read */
+	uint64_t ending;    /* 0; or the last tick + 1: the leader announced a good end */
 };
 
 struct kvr_inspect_proc {
