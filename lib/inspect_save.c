@@ -194,11 +194,11 @@ static int fill(struct kvr_inspect *in, struct kvr_saved *s)
 	s->version = KVR_SAVED_VERSION;
 	s->bytes = sizeof *s;
 	for (uint32_t r = 0; !err && r <= in->layout.ranks; r++) {
-		uint32_t at = r < in->layout.ranks ? r : KVR_MAX_RANKS;
+		int leader = r == in->layout.ranks;
 		struct kvr_inspect_proc p = { 0 };
 
-		err = kvr_inspect_proc(in, at == r ? r : KVR_LEADER, &p);
-		s->proc[at] =
+		err = kvr_inspect_proc(in, leader ? KVR_LEADER : r, &p);
+		s->proc[leader ? KVR_MAX_RANKS : r] =
 			(struct kvr_saved_proc){ .alive = p.alive, .gone = p.gone, .peer = p.peer };
 	}
 	s->now_ns = kvr_now();

@@ -329,6 +329,36 @@ START_TEST(test_views_and_filters)
 }
 END_TEST
 
+START_TEST(test_largest_group)
+{
+	static const char *const modes[] = { "--json", "--check", "--prom", "--show=all",
+					     "--verdict" };
+	struct kvr_group_opts o = { .size = sizeof o,
+				    .ranks = KVR_MAX_RANKS,
+				    .ring_bytes = 1024,
+				    .events = 16,
+				    .ops = 16 };
+	char name[KVR_NAME_MAX];
+	struct side l, r;
+
+	test_name(name, sizeof name, "dump");
+	must(kvr_group_create(name, &o, &l.g));
+	must(kvr_channels_open(l.g, &l.c));
+	dump_join(name, KVR_MAX_RANKS - 1, &r);
+	must(publish(&l, 0, 300, 1, "all", 3));
+	for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+		ck_assert_int_eq(run(tool, NULL, modes[i], name, NULL), 0);
+		if (i == 0)
+			json("len(d['ranks']) == 64 and d['ranks'][63]['alive'] and "
+			     "d['messages'][0]['ranks'] == list(range(64))");
+		else if (i == 3)
+			has("0-63 by none", NULL);
+	}
+	leave(&r);
+	leave(&l);
+}
+END_TEST
+
 static void meet_at(struct kvr_meet *m, uint64_t round)
 {
 	*m = (struct kvr_meet){ .ranks = 3, .with_leader = 1, .round = round << 8 | 2 };
@@ -405,6 +435,7 @@ static Suite *suite(void)
 	tcase_add_test(t, test_name_is_no_file);
 	tcase_add_test(t, test_usage);
 	tcase_add_test(t, test_views_and_filters);
+	tcase_add_test(t, test_largest_group);
 	tcase_add_test(t, test_quarantine_barriers_and_logs);
 	suite_add_tcase(s, t);
 	return s;

@@ -137,6 +137,41 @@ START_TEST(test_copy_shows_the_same)
 }
 END_TEST
 
+START_TEST(test_largest_group)
+{
+	struct kvr_group_opts o = { .size = sizeof o,
+				    .ranks = KVR_MAX_RANKS,
+				    .ring_bytes = 1024,
+				    .events = 16,
+				    .ops = 16,
+				    .bulk_bytes = 4096 };
+	struct kvr_inspect *live, *saved;
+	struct kvr_inspect_proc p;
+	char name[KVR_NAME_MAX];
+	struct side l, r;
+
+	test_name(name, sizeof name, "inspect");
+	must(kvr_group_create(name, &o, &l.g));
+	must(kvr_channels_open(l.g, &l.c));
+	must(join(name, KVR_MAX_RANKS - 1, &r));
+	must(publish(&l, 0, 300, 1, "all", 3));
+	must(kvr_inspect_open_name(NULL, name, &live));
+	must(kvr_inspect_save(live, copy, 0));
+	must(kvr_inspect_open(copy, &saved));
+	same_look(live, saved);
+	must(kvr_inspect_proc(saved, KVR_MAX_RANKS - 1, &p));
+	ck_assert_int_eq(p.alive, 1);
+	must(kvr_inspect_proc(saved, 0, &p));
+	ck_assert_int_eq(p.alive, 0);
+	must(kvr_inspect_proc(saved, LEADER, &p));
+	ck_assert_int_eq(p.alive, 1);
+	kvr_inspect_close(saved);
+	kvr_inspect_close(live);
+	leave(&r);
+	leave(&l);
+}
+END_TEST
+
 static int sleeps(struct side *s, struct report *r)
 {
 	(void)s;
@@ -362,6 +397,7 @@ static Suite *suite(void)
 
 	tcase_add_checked_fixture(t, setup_dir, teardown_dir);
 	tcase_add_test(t, test_copy_shows_the_same);
+	tcase_add_test(t, test_largest_group);
 	tcase_add_test(t, test_processes_are_those_of_the_moment);
 	tcase_add_test(t, test_copy_of_a_group_that_writes_is_whole);
 	tcase_add_test(t, test_names_that_are_taken_are_left_alone);
