@@ -236,15 +236,16 @@ void kvr_alike_call(struct kvr_alike_logs *a, enum kvr_alike kind,
 	compare_kind(a, kind);
 }
 
-void kvr_alike_closed(struct kvr_alike_logs *a, enum kvr_alike kind,
-		      const struct kvr_request *request)
+int kvr_alike_closed(struct kvr_alike_logs *a, enum kvr_alike kind,
+		     const struct kvr_request *request)
 {
 	uint32_t *opens = &a->kind[kind].opens;
 
-	if (open_again(a->kind[kind].open, *opens, request)) { /* it is the last one now */
-		--*opens;
-		a->kind[kind].in_hand = 0;
-	}
+	if (!open_again(a->kind[kind].open, *opens, request))
+		return 0;
+	--*opens; /* it is the last one now */
+	a->kind[kind].in_hand = 0;
+	return 1;
 }
 
 void kvr_alike_answered(struct kvr_alike_logs *a, enum kvr_alike kind)

@@ -59,9 +59,9 @@ void kvr_alike_call(struct kvr_alike_logs *a, enum kvr_alike kind,
 /* The call in hand has its answer, whatever that is. Hence the leader made its own by now: a rank
  * compares again. */
 void kvr_alike_answered(struct kvr_alike_logs *a, enum kvr_alike kind);
-/* That call is given up: calling for that request again is another call. */
-void kvr_alike_closed(struct kvr_alike_logs *a, enum kvr_alike kind,
-		      const struct kvr_request *request);
+/* That call is given up: calling for that request again is another call. 1: there was one. */
+int kvr_alike_closed(struct kvr_alike_logs *a, enum kvr_alike kind,
+		     const struct kvr_request *request);
 /* A rank compares all kinds again, such as after a wait in vain. 1: it drifted, now or before, and
  * *ret_drift is how. 0 in the leader. */
 int kvr_alike_check(struct kvr_alike_logs *a, struct kvr_drift *ret_drift);

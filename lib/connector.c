@@ -77,6 +77,17 @@ static void alike_call(struct kvr_connector *c, enum kvr_alike kind, const struc
 	kvr_alike_call(&c->alike, kind, req, 0, NULL);
 }
 
+/* Gives up the open calls for that request, of the kinds in `kinds`. Returns those there were. */
+static uint32_t alike_closed(struct kvr_connector *c, const struct kvr_request *req, uint32_t kinds)
+{
+	uint32_t open = 0;
+
+	for (uint32_t kind = 0; kind < KVR_ALIKES; kind++)
+		if (kinds >> kind & 1 && kvr_alike_closed(&c->alike, kind, req))
+			open |= 1u << kind;
+	return open;
+}
+
 static int alike_answer(struct kvr_connector *c, enum kvr_alike kind, int result)
 {
 	struct kvr_drift d;
@@ -121,14 +132,15 @@ int kvr_connector_release(struct kvr_connector *c, const struct kvr_request *req
 {
 	struct kvr_request req = kvr_request_name(request);
 	int err = enter(c, KVR_CALL_RELEASE, KVR_CH_LOOKUP);
+	uint32_t open;
 
 	if (err)
 		return err;
-	kvr_alike_closed(&c->alike, KVR_ALIKE_LOOKUP, &req);
+	open = alike_closed(c, &req, 1u << KVR_ALIKE_LOOKUP | 1u << KVR_ALIKE_LOAD);
 	if (is_leader(c)) {
 		kvr_engine_release(c->engine, &req);
 	} else {
-		kvr_rank_release(c, &req);
+		kvr_rank_release(c, &req, open);
 	}
 	return leave(c, KVR_CALL_RELEASE, KVR_CH_LOOKUP, &req, 0);
 }
@@ -137,15 +149,15 @@ int kvr_connector_abort(struct kvr_connector *c, const struct kvr_request *reque
 {
 	struct kvr_request req = kvr_request_name(request);
 	int n = enter(c, KVR_CALL_ABORT, KVR_CH_CONTROL);
+	uint32_t open;
 
 	if (n)
 		return n;
-	for (uint32_t kind = 0; kind < KVR_ALIKES; kind++)
-		kvr_alike_closed(&c->alike, kind, &req);
+	open = alike_closed(c, &req, ~0u);
 	if (is_leader(c))
 		n = kvr_engine_abort(c->engine, &req);
 	else
-		kvr_rank_abort(c, &req);
+		kvr_rank_abort(c, &req, open);
 	return leave(c, KVR_CALL_ABORT, KVR_CH_CONTROL, &req, n);
 }
 

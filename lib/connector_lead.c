@@ -45,7 +45,8 @@ const struct kvr_begin_place kvr_begins[KVR_OP_KINDS] = {
 int kvr_lead_refuse(struct kvr_connector *c, enum kvr_kind kind, const struct kvr_request *req,
 		    int status, uint64_t deadline_ns)
 {
-	struct kvr_engine_answer a = { .status = status };
+	struct kvr_engine_answer a = { .status = status,
+				       .lookup = c->channels->published[KVR_CH_LOOKUP] };
 	struct kvr_wire_lookup w = { .status = status };
 	const void *data = kind == KVR_KIND_LOOKUP ? (const void *)&w : &a;
 	int err;
@@ -67,12 +68,17 @@ static int publish_begin(struct kvr_connector *c, enum kvr_op_kind kind,
 			 const void *more, size_t more_len, uint64_t deadline_ns)
 {
 	size_t len = sizeof *a + (a->status ? 0 : more_len);
+	struct kvr_engine_answer sent = *a;
 	char text[512] = "";
 	int err;
 
+	/* Also of what has no operation a rank must know to which lookup it belongs. */
+	if (!sent.lookup)
+		sent.lookup = c->channels->published[KVR_CH_LOOKUP];
+
 	if (a->status)
 		strncpy(text, kvr_explain(), sizeof text - 1);
-	memcpy(c->message, a, sizeof *a);
+	memcpy(c->message, &sent, sizeof sent);
 	if (!a->status && more_len)
 		memcpy(c->message + sizeof *a, more, more_len);
 	err = kvr_channels_publish(c->channels, kvr_begins[kind].channel, 0, kvr_begins[kind].tag,

@@ -270,7 +270,8 @@ int kvr_rank_open(struct kvr_connector *c)
 	k->lists = calloc((size_t)KVR_OPEN_LISTS * c->config.max_blocks, sizeof *k->lists);
 	k->pending = calloc(k->pending_mask + 1, sizeof *k->pending);
 	k->header = malloc(c->geo.header_bytes);
-	if (!k->ops || !k->buckets || !k->lists || !k->pending || !k->header)
+	k->looked = calloc(c->group->layout.ops, sizeof *k->looked);
+	if (!k->ops || !k->buckets || !k->lists || !k->pending || !k->header || !k->looked)
 		return KVR_FAIL(-ENOMEM, "rank %u: no memory for %u operations", c->rank,
 				k->capacity);
 	memset(k->buckets, 0xff, k->capacity * sizeof *k->buckets);
@@ -284,6 +285,7 @@ void kvr_rank_close(struct kvr_connector *c)
 	free(c->known.lists);
 	free(c->known.pending);
 	free(c->known.header);
+	free(c->known.looked);
 }
 
 /* The sentence of an operation that has no other end. */

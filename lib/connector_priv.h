@@ -99,12 +99,12 @@ struct kvr_rank_ops {
 	struct kvr_engine_block *lists; /* [KVR_OPEN_LISTS][max_blocks] */
 	uint64_t lists_used;
 	struct kvr_slot_header *header; /* copy of the one being verified */
-	/* Lookups that had their answer and were not released; the oldest gives way. */
+	/* Lookups that had their answer and were not released: as many as the leader can pin. */
 	struct kvr_rank_lookup {
 		struct kvr_request req;
-		uint64_t number; /* of the answer; 0: none */
-	} looked[KVR_OPEN_LISTS];
-	uint32_t looked_at;
+		uint64_t number; /* of the answer; 0: free */
+	} * looked;
+	uint32_t looked_n; /* entries that were ever used */
 	/* completions taken from the ring, not yet given to the caller */
 	struct kvr_completion *pending;
 	uint64_t head, tail;
@@ -233,8 +233,9 @@ int kvr_rank_store_begin(struct kvr_connector *c, const struct kvr_request *req,
 			 const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
 			 struct kvr_block *ret_blocks, uint32_t *ret_covered);
 int kvr_rank_store_copied(struct kvr_connector *c, const struct kvr_request *req, int status);
-void kvr_rank_abort(struct kvr_connector *c, const struct kvr_request *req);
-void kvr_rank_release(struct kvr_connector *c, const struct kvr_request *req);
+/* open: kinds (bits) of which this rank made the call, and had no answer. */
+void kvr_rank_abort(struct kvr_connector *c, const struct kvr_request *req, uint32_t open);
+void kvr_rank_release(struct kvr_connector *c, const struct kvr_request *req, uint32_t open);
 void kvr_rank_prefetch_cancel(struct kvr_connector *c, const struct kvr_request *req);
 int kvr_rank_wait_store(struct kvr_connector *c, const struct kvr_request *req,
 			enum kvr_stage stage, uint64_t deadline_ns);

@@ -22,13 +22,33 @@ int kvr_rank_bad_message(struct kvr_connector *c, const struct kvr_message *m, c
 			kvr_tag_name(m->tag), m->len, why);
 }
 
-static struct kvr_rank_lookup *looked(struct kvr_rank_ops *k, const struct kvr_request *req);
+/* req NULL: a free one. NULL: there is none. */
+static struct kvr_rank_lookup *looked(struct kvr_rank_ops *k, const struct kvr_request *req)
+{
+	for (uint32_t i = 0; i < k->looked_n; i++)
+		if (req ? k->looked[i].number && kvr_request_equal(&k->looked[i].req, req)
+			: !k->looked[i].number)
+			return &k->looked[i];
+	return NULL;
+}
+
+static void looked_up(struct kvr_connector *c, const struct kvr_request *req, uint64_t number)
+{
+	struct kvr_rank_ops *k = &c->known;
+	struct kvr_rank_lookup *l = looked(k, req);
+
+	if (!l)
+		l = looked(k, NULL);
+	if (!l && k->looked_n < c->group->layout.ops)
+		l = &k->looked[k->looked_n++];
+	if (l)
+		*l = (struct kvr_rank_lookup){ *req, number };
+}
 
 int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req,
 		    const struct kvr_key *keys, uint32_t n, uint64_t deadline_ns,
 		    struct kvr_hit *ret_hit)
 {
-	struct kvr_rank_lookup *l;
 	struct kvr_wire_lookup w;
 	struct kvr_message m;
 	int err = kvr_channels_take_for(c->channels, KVR_CH_LOOKUP, KVR_TAG_LOOKUP_RESULT, req,
@@ -37,10 +57,7 @@ int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req,
 	if (err)
 		return err;
 	c->answered = 1;
-	l = looked(&c->known, req);
-	if (!l)
-		l = &c->known.looked[c->known.looked_at++ % KVR_OPEN_LISTS];
-	*l = (struct kvr_rank_lookup){ *req, m.number };
+	looked_up(c, req, m.number);
 	if (m.len != sizeof w)
 		return kvr_rank_bad_message(c, &m, "not the size of a lookup's answer");
 	memcpy(&w, m.data, sizeof w);
@@ -81,7 +98,7 @@ static int begin_known(struct kvr_connector *c, uint32_t kind, const struct kvr_
 			"same keys?");
 	op = kvr_rank_op_exact(&c->known, req, kind, a->entry, a->gen);
 	if (op && op->stage == KVR_STAGE_CANCELLED && op->since && kind != KVR_OP_PREFETCH)
-		return KVR_FAIL(-ECANCELED,
+		return KVR_FAIL(op->status ? op->status : -ECANCELED,
 				"rank %u: the %s of request %llu/%u was cancelled before this rank "
 				"began it",
 				c->rank, kvr_op_kind_name(kind), (unsigned long long)req->id,
@@ -254,24 +271,26 @@ int kvr_rank_wait_store(struct kvr_connector *c, const struct kvr_request *req,
 /* --- the end of a request
  * ------------------------------------------------------------------------- */
 
-static struct kvr_rank_lookup *looked(struct kvr_rank_ops *k, const struct kvr_request *req)
-{
-	for (uint32_t i = 0; i < KVR_ARRAY_LEN(k->looked); i++)
-		if (k->looked[i].number && kvr_request_equal(&k->looked[i].req, req))
-			return &k->looked[i];
-	return NULL;
-}
-
 /*
  * The leader may be ahead, and what waits in the ring be the answer to a later call of that name.
  * So only a call that had no answer here takes one away, the oldest; and of loads only one that
  * uses the pin of this lookup, or of one before it.
  */
 static int drop_one(struct kvr_connector *c, uint32_t kind, const struct kvr_request *req,
-		    int (*fn)(void *, const struct kvr_message *), void *arg)
+		    uint32_t open, int (*fn)(void *, const struct kvr_message *), void *arg)
 {
-	return kvr_channels_forget_if(c->channels, kvr_begins[kind].channel, kvr_begins[kind].tag,
-				      req, fn, arg);
+	int n = kvr_channels_forget_if(c->channels, kvr_begins[kind].channel, kvr_begins[kind].tag,
+				       req, fn, arg);
+
+	_Static_assert(KVR_ALIKE_LOOKUP == (int)KVR_KIND_LOOKUP &&
+			       KVR_ALIKE_RESET == (int)KVR_KIND_RESET,
+		       "a log for each kind");
+	/* A call that this rank spares itself counts as made: the others made it. */
+	if (n > 0 && !(open >> kind & 1)) {
+		kvr_alike_call(&c->alike, (enum kvr_alike)kind, req, 0, NULL);
+		kvr_alike_answered(&c->alike, (enum kvr_alike)kind);
+	}
+	return n;
 }
 
 static int keep_number(void *arg, const struct kvr_message *m)
@@ -290,16 +309,16 @@ static int of_lookup(void *arg, const struct kvr_message *m)
 	return a.lookup <= *(const uint64_t *)arg;
 }
 
-void kvr_rank_release(struct kvr_connector *c, const struct kvr_request *req)
+void kvr_rank_release(struct kvr_connector *c, const struct kvr_request *req, uint32_t open)
 {
 	struct kvr_rank_lookup *l = looked(&c->known, req);
 	uint64_t number = l ? l->number : 0;
 
 	if (l)
 		l->number = 0;
-	else
-		drop_one(c, KVR_KIND_LOOKUP, req, keep_number, &number);
-	while (number && drop_one(c, KVR_OP_LOAD, req, of_lookup, &number) > 0)
+	else if (c->known.looked_n < c->group->layout.ops || looked(&c->known, NULL))
+		drop_one(c, KVR_KIND_LOOKUP, req, open, keep_number, &number);
+	while (number && drop_one(c, KVR_OP_LOAD, req, open, of_lookup, &number) > 0)
 		;
 }
 
@@ -310,7 +329,7 @@ void kvr_rank_prefetch_cancel(struct kvr_connector *c, const struct kvr_request 
 	if (op && !op->since && !op->closed)
 		op->closed = 1;
 	else
-		drop_one(c, KVR_OP_PREFETCH, req, NULL, NULL);
+		drop_one(c, KVR_OP_PREFETCH, req, 1u << KVR_OP_PREFETCH, NULL, NULL);
 }
 
 static void op_abort(struct kvr_connector *c, struct kvr_rank_op *op)
@@ -324,18 +343,18 @@ static void op_abort(struct kvr_connector *c, struct kvr_rank_op *op)
 	kvr_rank_give_up(c, op);
 }
 
-void kvr_rank_abort(struct kvr_connector *c, const struct kvr_request *req)
+void kvr_rank_abort(struct kvr_connector *c, const struct kvr_request *req, uint32_t open)
 {
 	static const uint32_t kinds[] = { KVR_OP_STORE, KVR_OP_LOAD, KVR_OP_PREFETCH,
 					  KVR_OP_DECISION, KVR_OP_RESET };
 
-	kvr_rank_release(c, req);
+	kvr_rank_release(c, req, open);
 	for (uint32_t i = 0; i < KVR_ARRAY_LEN(kinds); i++) {
 		struct kvr_rank_op *op = kvr_rank_op_find(&c->known, req, kinds[i]);
 
 		if (op && !op->since && !op->closed)
 			op_abort(c, op);
 		else if (kinds[i] != KVR_OP_LOAD) /* release did */
-			drop_one(c, kinds[i], req, NULL, NULL);
+			drop_one(c, kinds[i], req, open, NULL, NULL);
 	}
 }

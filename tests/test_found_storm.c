@@ -319,11 +319,11 @@ static void nothing_is_left(void)
 		    (unsigned long long)e->held_slots, (unsigned long long)e->io_running,
 		    e->fetch_running);
 	for (uint32_t i = e->active; i != KVR_NO_OP; i = e->ops[i].next_op)
-		SAY("op %u: item %llu kind %u stage %u status %d need %llx acked %llx aborted %u "
+		SAY("op %u: item %llu kind %u stage %u status %d need %llx acked %llx held %u "
 		    "skip %d %d\n",
 		    i, (unsigned long long)e->ops[i].req.id - 1000, e->ops[i].kind, e->ops[i].stage,
 		    e->ops[i].status, (unsigned long long)e->ops[i].need,
-		    (unsigned long long)e->ops[i].acked, e->ops[i].aborted,
+		    (unsigned long long)e->ops[i].acked, e->ops[i].held,
 		    items[e->ops[i].req.id - 1000].skip[0], items[e->ops[i].req.id - 1000].skip[1]);
 	for (uint32_t id = 0; id < e->tier.capacity; id++) {
 		const struct kvr_tier_block *b = &e->tier.blocks[id];
