@@ -139,6 +139,29 @@ START_TEST(test_cancelled_prefetch_has_one_number)
 }
 END_TEST
 
+/* Cancelled after all had verified it; a rank asks when its entry was used again. */
+START_TEST(test_aborted_load_that_is_asked_for_late)
+{
+	struct kvr_request req = { .id = 9 };
+	struct kvr_block b[N];
+
+	store_all(1, keys, N);
+	ck_assert_uint_eq(lookup_all(9, keys, N), N);
+	ck_assert_int_eq(kvr_connector_load_begin(lead, &req, N, SOON), N);
+	for (uint32_t r = 0; r < RANKS; r++)
+		ck_assert_int_eq(kvr_connector_load_begin(rank[r], &req, N, SOON), N);
+	kvr_connector_load_wait(rank[0], &req, keys, kvr_deadline(100), b, N);
+	for (uint32_t r = RANKS; r--;)
+		ck_assert_int_eq(kvr_connector_load_wait(rank[r], &req, keys, SOON, b, N), N);
+	ck_assert_int_eq(kvr_connector_abort(lead, &req), 1);
+	for (uint32_t r = 0; r < RANKS; r++)
+		ok(kvr_connector_load_done(rank[r], &req));
+	ck_assert_int_eq(kvr_connector_load_wait(rank[0], &req, keys, SOON, b, N), -ECANCELED);
+	use_entries_again();
+	ck_assert_int_eq(kvr_connector_load_wait(rank[1], &req, keys, SOON, b, N), -ECANCELED);
+}
+END_TEST
+
 static void nothing(int sig)
 {
 	(void)sig;
@@ -178,6 +201,7 @@ static Suite *suite(void)
 	tcase_add_test(t, test_prefetch_that_is_asked_about_late);
 	tcase_add_test(t, test_deadline_at_the_commit);
 	tcase_add_test(t, test_cancelled_prefetch_has_one_number);
+	tcase_add_test(t, test_aborted_load_that_is_asked_for_late);
 	tcase_add_test(t, test_load_by_layers_that_began_and_ended);
 	suite_add_tcase(s, t);
 	return s;

@@ -84,7 +84,7 @@ static void make_items(void)
 		t->lead_us = rnd(2) ? 0 : rnd(2000);
 		for (uint32_t r = 0; r < RANKS; r++) {
 			t->us[r] = rnd(2) ? 0 : rnd(2000);
-			t->skip[r] = t->abort && t->kind >= PREFETCH && rnd(6) == 0;
+			t->skip[r] = t->abort && t->kind != LAYERS && rnd(6) == 0;
 			t->vote[r] = rnd(8) ? 0 : -ENOSPC;
 			t->outcome[r] = rnd(8) ? 0 : -EIO;
 			t->copied[r] = rnd(12) ? 0 : -EIO;
@@ -319,12 +319,12 @@ static void nothing_is_left(void)
 		    (unsigned long long)e->held_slots, (unsigned long long)e->io_running,
 		    e->fetch_running);
 	for (uint32_t i = e->active; i != KVR_NO_OP; i = e->ops[i].next_op)
-		SAY("op %u: item %llu kind %u stage %u status %d need %llx acked %llx held %u "
+		SAY("op %u: item %llu kind %u stage %u status %d need %llx acked %llx "
 		    "skip %d %d\n",
 		    i, (unsigned long long)e->ops[i].req.id - 1000, e->ops[i].kind, e->ops[i].stage,
 		    e->ops[i].status, (unsigned long long)e->ops[i].need,
-		    (unsigned long long)e->ops[i].acked, e->ops[i].held,
-		    items[e->ops[i].req.id - 1000].skip[0], items[e->ops[i].req.id - 1000].skip[1]);
+		    (unsigned long long)e->ops[i].acked, items[e->ops[i].req.id - 1000].skip[0],
+		    items[e->ops[i].req.id - 1000].skip[1]);
 	for (uint32_t id = 0; id < e->tier.capacity; id++) {
 		const struct kvr_tier_block *b = &e->tier.blocks[id];
 
