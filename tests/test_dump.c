@@ -329,6 +329,24 @@ START_TEST(test_views_and_filters)
 }
 END_TEST
 
+START_TEST(test_large_message)
+{
+	char name[KVR_NAME_MAX], data[3000];
+	struct side l, r[2];
+
+	make_dump_group(name, &l, r, NULL);
+	memset(data, 0x5a, sizeof data);
+	must(publish(&l, 3, 300, 5, data, sizeof data));
+	ck_assert_int_eq(run(tool, NULL, "--show", "messages", "--request", "5", name, NULL), 0);
+	has("3000  0-1 by none  5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a... (in the bulk area)", "bulk ",
+	    NULL);
+	ck_assert_int_eq(run(tool, NULL, "--json", "--request", "5", name, NULL), 0);
+	json("[(m['bytes'], m['bulk'], m['data']) for m in d['messages']] == [(3000, 1, '5a' * "
+	     "64)] and d['group']['bulk_used'] >= 3000");
+	end_group(&l, r);
+}
+END_TEST
+
 START_TEST(test_largest_group)
 {
 	static const char *const modes[] = { "--json", "--check", "--prom", "--show=all",
@@ -435,6 +453,7 @@ static Suite *suite(void)
 	tcase_add_test(t, test_name_is_no_file);
 	tcase_add_test(t, test_usage);
 	tcase_add_test(t, test_views_and_filters);
+	tcase_add_test(t, test_large_message);
 	tcase_add_test(t, test_largest_group);
 	tcase_add_test(t, test_quarantine_barriers_and_logs);
 	suite_add_tcase(s, t);

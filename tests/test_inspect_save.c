@@ -99,17 +99,21 @@ START_TEST(test_copy_shows_the_same)
 	struct kvr_alike_logs logs;
 	struct kvr_inspect *live, *saved;
 	struct kvr_inspect_group g;
+	struct kvr_inspect_message m;
 	struct side l, r[2];
 	uint64_t before;
+	char large[600];
 	struct stat st;
 
 	make_group(name, &l, r);
 	logs_of(&l, &logs);
 	for (uint64_t i = 0; i < 20; i++)
 		call_alike(&logs, KVR_ALIKE_LOAD, i);
+	memset(large, 'L', sizeof large);
 	ops_of(&l)[3] = (struct kvr_op_entry){ .word = kvr_word(7, KVR_STAGE_COPIED, 0),
 					       .request = 99,
 					       .need = 1 };
+	must(publish(&l, 1, 300, 77, large, sizeof large)); /* in the bulk area */
 	must(kvr_inspect_open_name(NULL, name, &live));
 	before = test_now_ns();
 	must(kvr_inspect_save(live, copy, 0));
@@ -118,6 +122,10 @@ START_TEST(test_copy_shows_the_same)
 	ck_assert_int_eq(files_in(dir), 1);
 	must(kvr_inspect_open(copy, &saved));
 	same_look(live, saved);
+	ck_assert_int_eq(kvr_inspect_messages(saved, KVR_CH_USER0, 0, &m, 1), 1);
+	ck_assert_int_eq(m.bulk, 1);
+	ck_assert_uint_eq(m.len, sizeof large);
+	ck_assert_mem_eq(m.payload, large, sizeof m.payload);
 	must(kvr_inspect_group(saved, &g));
 	ck_assert_uint_ge(g.now_ns, before);
 	ck_assert_uint_le(g.now_ns, test_now_ns());

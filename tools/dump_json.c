@@ -365,6 +365,7 @@ static void messages(const struct dump *d, FILE *out)
 		set("ranks", m->ranks, out);
 		set("taken", m->taken, out);
 		fprintf(out, ",\"whole\":%s", m->whole ? "true" : "false");
+		fprintf(out, ",\"bulk\":%" PRId32, m->m.bulk);
 		hex("data", m->m.payload, shown, out);
 		fprintf(out, "}");
 	}

@@ -288,7 +288,10 @@ static void messages(const struct dump *d, FILE *out)
 		fprintf(out, m->m.len ? "  " : "");
 		for (uint32_t b = 0; b < m->m.len && b < 16; b++)
 			fprintf(out, "%02x", m->m.payload[b]);
-		fprintf(out, "%s\n", m->m.len > 16 ? "..." : "");
+		fprintf(out, "%s%s\n", m->m.len > 16 ? "..." : "",
+			!m->m.bulk	? ""
+			: m->m.bulk > 0 ? " (in the bulk area)"
+					: " (names no place in the bulk area)");
 	}
 }
 
