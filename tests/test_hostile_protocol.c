@@ -195,7 +195,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("found_hostile");
+	Suite *s = suite_create("hostile_protocol");
 	TCase *t = tcase_create("hostile");
 
 	tcase_set_timeout(t, 100);

@@ -192,7 +192,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("found_decide");
+	Suite *s = suite_create("connector_late");
 	TCase *t = tcase_create("decide");
 
 	tcase_add_checked_fixture(t, setup, trio_close);

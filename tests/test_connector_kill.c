@@ -155,7 +155,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("found_kill");
+	Suite *s = suite_create("connector_kill");
 	TCase *t = tcase_create("kill");
 
 	tcase_set_timeout(t, 100);

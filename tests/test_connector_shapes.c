@@ -12,7 +12,7 @@ static const struct form {
 } forms[] = {
 	{ 61, 18432, 1 }, { 61, 18432, 0 }, { 61, 1000, 0 }, { 7, 4608, 0 },
 	{ 33, 6144, 1 },  { 2, 300000, 0 }, { 1, 70000, 0 }, { 64, 4096, 0 },
-	{ 80, 65536, 0 }, { 1024, 128, 0 }, { 5, 4094, 0 },
+	{ 20, 65536, 0 }, { 1024, 128, 0 }, { 5, 4094, 0 },
 };
 static const uint32_t parts[] = { 4096, 5000, 12288, 65536, KVR_PART_BYTES };
 
@@ -149,7 +149,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("found_shapes");
+	Suite *s = suite_create("connector_shapes");
 	TCase *t = tcase_create("shapes");
 
 	tcase_set_timeout(t, 60);

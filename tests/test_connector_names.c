@@ -262,7 +262,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("found_abort");
+	Suite *s = suite_create("connector_names");
 	TCase *t = tcase_create("abort");
 
 	tcase_add_checked_fixture(t, setup, trio_close);

@@ -180,7 +180,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("found_reset");
+	Suite *s = suite_create("connector_reset_again");
 	TCase *t = tcase_create("reset");
 
 	tcase_add_checked_fixture(t, setup, trio_close);

@@ -124,7 +124,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("found_solo");
+	Suite *s = suite_create("connector_solo");
 	TCase *t = tcase_create("solo");
 
 	tcase_set_timeout(t, 100);

@@ -408,8 +408,8 @@ START_TEST(test_storm)
 	turns = _i % 4 == 3;
 	sigaction(SIGUSR1, &act, NULL);
 	seed = 0x9e3779b97f4a7c15u * ((uint64_t)_i + 1);
-	if (getenv("FOUND_SEED"))
-		seed *= strtoull(getenv("FOUND_SEED"), NULL, 0);
+	if (getenv("STORM_SEED"))
+		seed *= strtoull(getenv("STORM_SEED"), NULL, 0);
 	cluster_init(&cl, RANKS, 0, 16, 40);
 	ok(kvr_shape_split(RANKS, GROUPS, 65536, &shape));
 	cl.opts.shape = &shape;
@@ -447,11 +447,11 @@ START_TEST(test_storm)
 			poll_ticks(a, KVR_NEXT);
 	compare();
 	ok(kvr_connector_stats(lead, &s));
-	for (uint32_t a = 0; getenv("FOUND_SEED") && a <= RANKS; a++)
+	for (uint32_t a = 0; getenv("STORM_SEED") && a <= RANKS; a++)
 		if (actor(a))
 			fprintf(stderr, "actor %u: %llu wakes lost\n", a,
 				(unsigned long long)actor(a)->group->proc->lost_wakes);
-	if (getenv("FOUND_SEED"))
+	if (getenv("STORM_SEED"))
 		fprintf(stderr,
 			"%d: %llu begun, %llu failed, stored %llu written %llu loaded %llu bad "
 			"%llu, read %llu MiB\n",
@@ -469,7 +469,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("found_storm");
+	Suite *s = suite_create("connector_storm");
 	TCase *t = tcase_create("storm");
 
 	tcase_set_timeout(t, 100);

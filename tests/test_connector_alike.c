@@ -100,7 +100,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("found_alike");
+	Suite *s = suite_create("connector_alike");
 	TCase *t = tcase_create("alike");
 
 	tcase_add_checked_fixture(t, setup, trio_close);

@@ -74,7 +74,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("found_layers");
+	Suite *s = suite_create("connector_layers_end");
 	TCase *t = tcase_create("layers");
 
 	tcase_add_checked_fixture(t, setup, trio_close);

@@ -27,7 +27,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("found_control");
+	Suite *s = suite_create("connector_control");
 	TCase *t = tcase_create("control");
 
 	tcase_add_checked_fixture(t, setup, trio_close);

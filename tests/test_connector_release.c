@@ -72,7 +72,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-	Suite *s = suite_create("found_release");
+	Suite *s = suite_create("connector_release");
 	TCase *t = tcase_create("release");
 
 	tcase_add_checked_fixture(t, setup, trio_close);
