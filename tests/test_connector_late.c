@@ -118,6 +118,13 @@ START_TEST(test_deadline_at_the_commit)
 }
 END_TEST
 
+static void fetches_busy(uint32_t n)
+{
+	pthread_mutex_lock(&lead->engine->lock);
+	lead->engine->fetch_running = n;
+	pthread_mutex_unlock(&lead->engine->lock);
+}
+
 /* A rank that is behind hears of the end first. */
 START_TEST(test_cancelled_prefetch_has_one_number)
 {
@@ -128,13 +135,13 @@ START_TEST(test_cancelled_prefetch_has_one_number)
 		store_all(id, keys + (id - 1) * 8, 8);
 		end_of(id, KVR_KIND_STORE);
 	}
-	kvr_store_relaxed32(&lead->engine->fetch_running, KVR_FETCH_IO); /* so that it stays */
+	fetches_busy(KVR_FETCH_IO); /* so that it stays */
 	ck_assert_int_eq(kvr_connector_prefetch(lead, &req, keys, 8, 0, SOON), 8);
 	ck_assert_int_eq(kvr_connector_prefetch(rank[0], &req, keys, 8, 0, SOON), 8);
 	ok(kvr_connector_prefetch_cancel(lead, &req));
 	ok(kvr_connector_check_completed(lead, KVR_NEXT, 0, SOON, c, 8, NULL));
 	ok(kvr_connector_check_completed(rank[1], KVR_NEXT, 0, SOON, c, 8, NULL));
-	kvr_store_relaxed32(&lead->engine->fetch_running, 0);
+	fetches_busy(0);
 	ck_assert_int_eq(kvr_connector_prefetch(rank[1], &req, keys, 8, 0, SOON), 8);
 }
 END_TEST
