@@ -83,6 +83,38 @@ START_TEST(test_rank_that_aborted_before_the_leader_began)
 }
 END_TEST
 
+static void *begin_next(void *arg)
+{
+	struct kvr_block b[N];
+
+	(void)arg;
+	return (void *)(intptr_t)begin_on(rank[1], 3, keys + 20, N, b);
+}
+
+/* The same with as much as a third of the pool: what all begin next does not have to wait for a
+ * tick, which the leader cannot make meanwhile. */
+START_TEST(test_begin_after_such_an_abort)
+{
+	struct kvr_request next = { .id = 3 };
+	struct kvr_block b[6];
+	uint32_t covered;
+	pthread_t t;
+	void *got;
+
+	ok(abort_on(rank[1], 2));
+	ck_assert_int_eq(begin_on(lead, 2, keys, 6, b), 6);
+	ck_assert_int_eq(begin_on(rank[0], 2, keys, 6, b), 6);
+	ck_assert_int_eq(abort_on(lead, 2), 1);
+	ok(abort_on(rank[0], 2));
+	pthread_create(&t, NULL, begin_next, NULL);
+	ck_assert_int_eq(kvr_connector_store_begin(lead, &next, keys + 20, N, kvr_deadline(3000), b,
+						   N, &covered),
+			 N);
+	pthread_join(t, &got);
+	ck_assert_int_eq((intptr_t)got, N);
+}
+END_TEST
+
 /* lookup, release, lookup of one request, by a leader that is ahead. */
 START_TEST(test_lookup_again_after_release)
 {
@@ -269,6 +301,7 @@ static Suite *suite(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, test_name_is_used_again_by_a_leader_that_is_ahead, 0, 2);
 	tcase_add_test(t, test_rank_that_aborted_before_the_leader_began);
+	tcase_add_test(t, test_begin_after_such_an_abort);
 	tcase_add_test(t, test_lookup_again_after_release);
 	tcase_add_test(t, test_proposal_of_an_aborted_request_is_dropped);
 	tcase_add_test(t, test_aborted_load_is_the_same_for_all_who_wait);
