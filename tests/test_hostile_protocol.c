@@ -90,16 +90,52 @@ static uint64_t cell_of(uint32_t channel, uint32_t r)
 	       (lead->group->layout.ring_bytes / KVR_RING_CELL - 1);
 }
 
+static const uint32_t channels[] = { KVR_CH_LOAD, KVR_CH_PREFETCH, KVR_CH_CONTROL, KVR_CH_CONTROL,
+				     KVR_CH_LOAD };
+
+static void rank_one(uint32_t kind, uint32_t r, struct kvr_request req, uint64_t cell)
+{
+	uint32_t channel = channels[kind];
+	struct kvr_block b[16];
+	uint32_t done;
+	char m[64];
+	uint64_t soon = kvr_deadline(8);
+
+	switch (kind) {
+	case 0:
+		in_range(kvr_connector_load_begin_layers(rank[r], &req, N, soon - 1000000000), N);
+		in_range(kvr_connector_load_wait_layer(rank[r], &req, keys, 1, soon, b, 16), N);
+		in_range(kvr_connector_load_wait(rank[r], &req, keys, soon, b, 16), N);
+		in_range(kvr_connector_load_done(rank[r], &req), 0);
+		break;
+	case 1:
+		in_range(kvr_connector_prefetch(rank[r], &req, keys, 8, 0, soon - 1000000000), 8);
+		in_range(kvr_connector_prefetch_status(rank[r], &req, &done), 1);
+		break;
+	case 2:
+		in_range(kvr_connector_proposal(rank[r], &req, m, 64, soon - 1000000000), 64);
+		in_range(kvr_connector_vote(rank[r], &req, 0), 0);
+		if (rnd() % 2)
+			turn(channel, r, cell);
+		in_range(kvr_connector_decided(rank[r], &req, soon), 0);
+		in_range(kvr_connector_outcome(rank[r], &req, 0), 0);
+		break;
+	case 3:
+		in_range(kvr_connector_reset(rank[r], &req, NULL, soon - 1000000000), 0);
+		in_range(kvr_connector_reset_wait(rank[r], &req, soon), 0);
+		break;
+	default:
+		in_range(kvr_connector_load_begin(rank[r], &req, N, soon - 1000000000), N);
+		in_range(kvr_connector_load_wait(rank[r], &req, keys, soon, b, 16), N);
+		in_range(kvr_connector_load_done(rank[r], &req), 0);
+	}
+}
+
 static void one(uint32_t kind)
 {
 	struct kvr_request req = { .id = ++next_id };
-	static const uint32_t channels[] = { KVR_CH_LOAD, KVR_CH_PREFETCH, KVR_CH_CONTROL,
-					     KVR_CH_CONTROL, KVR_CH_LOAD };
 	uint64_t cell[RANKS];
-	struct kvr_block b[16];
 	struct kvr_hit hit;
-	uint32_t done;
-	char m[64];
 
 	if (kind == 0 || kind == 4) {
 		in_range(kvr_connector_lookup(lead, &req, keys, N, SOON, &hit), 0);
@@ -126,44 +162,8 @@ static void one(uint32_t kind)
 	}
 	for (uint32_t n = (uint32_t)(rnd() % 3); n--;)
 		turn(channels[kind], (uint32_t)(rnd() % RANKS), cell[rnd() % RANKS]);
-	for (uint32_t r = 0; r < RANKS; r++) {
-		uint64_t soon = kvr_deadline(8);
-
-		switch (kind) {
-		case 0:
-			in_range(kvr_connector_load_begin_layers(rank[r], &req, N,
-								 soon - 1000000000),
-				 N);
-			in_range(kvr_connector_load_wait_layer(rank[r], &req, keys, 1, soon, b, 16),
-				 N);
-			in_range(kvr_connector_load_wait(rank[r], &req, keys, soon, b, 16), N);
-			in_range(kvr_connector_load_done(rank[r], &req), 0);
-			break;
-		case 1:
-			in_range(kvr_connector_prefetch(rank[r], &req, keys, 8, 0,
-							soon - 1000000000),
-				 8);
-			in_range(kvr_connector_prefetch_status(rank[r], &req, &done), 1);
-			break;
-		case 2:
-			in_range(kvr_connector_proposal(rank[r], &req, m, 64, soon - 1000000000),
-				 64);
-			in_range(kvr_connector_vote(rank[r], &req, 0), 0);
-			if (rnd() % 2)
-				turn(channels[kind], r, cell[r]);
-			in_range(kvr_connector_decided(rank[r], &req, soon), 0);
-			in_range(kvr_connector_outcome(rank[r], &req, 0), 0);
-			break;
-		case 3:
-			in_range(kvr_connector_reset(rank[r], &req, NULL, soon - 1000000000), 0);
-			in_range(kvr_connector_reset_wait(rank[r], &req, soon), 0);
-			break;
-		default:
-			in_range(kvr_connector_load_begin(rank[r], &req, N, soon - 1000000000), N);
-			in_range(kvr_connector_load_wait(rank[r], &req, keys, soon, b, 16), N);
-			in_range(kvr_connector_load_done(rank[r], &req), 0);
-		}
-	}
+	for (uint32_t r = 0; r < RANKS; r++)
+		rank_one(kind, r, req, cell[r]);
 	in_range(kvr_connector_abort(lead, &req), 16);
 	for (uint32_t r = 0; r < RANKS; r++)
 		in_range(kvr_connector_abort(rank[r], &req), 0);
