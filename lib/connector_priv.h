@@ -103,6 +103,7 @@ struct kvr_rank_ops {
 	struct kvr_rank_lookup {
 		struct kvr_request req;
 		uint64_t number; /* of the answer; 0: free */
+		uint32_t blocks; /* of the hit */
 	} * looked;
 	uint32_t looked_n; /* entries that were ever used */
 	/* completions taken from the ring, not yet given to the caller */

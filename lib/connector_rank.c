@@ -22,27 +22,44 @@ int kvr_rank_bad_message(struct kvr_connector *c, const struct kvr_message *m, c
 			kvr_tag_name(m->tag), m->len, why);
 }
 
-/* req NULL: a free one. NULL: there is none. */
+#define LOOKED 64u /* lookups without a hit that are remembered: nobody has to release them */
+
 static struct kvr_rank_lookup *looked(struct kvr_rank_ops *k, const struct kvr_request *req)
 {
 	for (uint32_t i = 0; i < k->looked_n; i++)
-		if (req ? k->looked[i].number && kvr_request_equal(&k->looked[i].req, req)
-			: !k->looked[i].number)
+		if (k->looked[i].number && kvr_request_equal(&k->looked[i].req, req))
 			return &k->looked[i];
 	return NULL;
 }
 
-static void looked_up(struct kvr_connector *c, const struct kvr_request *req, uint64_t number)
+/* A free entry, or the oldest that holds no hit once there are enough; NULL: none. */
+static struct kvr_rank_lookup *looked_place(struct kvr_connector *c)
 {
 	struct kvr_rank_ops *k = &c->known;
-	struct kvr_rank_lookup *l = looked(k, req);
+	struct kvr_rank_lookup *old = NULL;
+
+	for (uint32_t i = 0; i < k->looked_n; i++) {
+		struct kvr_rank_lookup *l = &k->looked[i];
+
+		if (!l->number)
+			return l;
+		if (!l->blocks && (!old || l->number < old->number))
+			old = l;
+	}
+	if (k->looked_n < LOOKED || (!old && k->looked_n < c->group->layout.ops))
+		return k->looked_n < c->group->layout.ops ? &k->looked[k->looked_n++] : old;
+	return old;
+}
+
+static void looked_up(struct kvr_connector *c, const struct kvr_request *req, uint64_t number,
+		      uint32_t blocks)
+{
+	struct kvr_rank_lookup *l = looked(&c->known, req);
 
 	if (!l)
-		l = looked(k, NULL);
-	if (!l && k->looked_n < c->group->layout.ops)
-		l = &k->looked[k->looked_n++];
+		l = looked_place(c);
 	if (l)
-		*l = (struct kvr_rank_lookup){ *req, number };
+		*l = (struct kvr_rank_lookup){ *req, number, blocks };
 }
 
 int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req,
@@ -57,7 +74,7 @@ int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req,
 	if (err)
 		return err;
 	c->answered = 1;
-	looked_up(c, req, m.number);
+	looked_up(c, req, m.number, 0);
 	if (m.len != sizeof w)
 		return kvr_rank_bad_message(c, &m, "not the size of a lookup's answer");
 	memcpy(&w, m.data, sizeof w);
@@ -77,6 +94,7 @@ int kvr_rank_lookup(struct kvr_connector *c, const struct kvr_request *req,
 			c, &m,
 			"a longer hit than was asked for; do all ranks pass the "
 			"same keys?");
+	looked_up(c, req, m.number, w.blocks);
 	*ret_hit =
 		(struct kvr_hit){ .blocks = w.blocks, .host = w.host, .nvme = w.blocks - w.host };
 	return 0;
@@ -316,7 +334,7 @@ void kvr_rank_release(struct kvr_connector *c, const struct kvr_request *req, ui
 
 	if (l)
 		l->number = 0;
-	else if (c->known.looked_n < c->group->layout.ops || looked(&c->known, NULL))
+	else if (c->known.looked_n < c->group->layout.ops)
 		drop_one(c, KVR_KIND_LOOKUP, req, open, keep_number, &number);
 	while (number && drop_one(c, KVR_OP_LOAD, req, open, of_lookup, &number) > 0)
 		;

@@ -200,9 +200,13 @@ static int begin_op(struct begin *b, int *ret_final)
 		return KVR_FAIL(-EAGAIN, "%u operations wait for ranks, the most at once",
 				e->open_count);
 	b->refused = KVR_REFUSED_POOL; /* all that can be missing from here on */
+	/* At once: a rank that was first with its abort answers after a tick, which the caller
+	 * makes. */
 	if (e->held_slots > e->pool.slots / 4 &&
-	    (b->kind == KVR_OP_STORE || b->kind == KVR_OP_LOAD))
+	    (b->kind == KVR_OP_STORE || b->kind == KVR_OP_LOAD)) {
+		*ret_final = 1;
 		return quarantine_full(e);
+	}
 	b->op = kvr_op_new(e, b->req, b->kind, b->flags);
 	b->op->deadline = b->deadline;
 	return 0;
