@@ -130,7 +130,14 @@ int kvr_engine_fail(struct kvr_engine *e, const struct kvr_request *req, enum kv
 			(unsigned long long)req->id, req->attempt);
 }
 
+/*
+ * So long a begin waits for ranks that still have slots in quarantine. Not longer: one that was
+ * first with its abort answers when a tick tells it the end, and the caller makes the ticks.
+ */
+#define QUARANTINE_NS (2 * KVR_SEC)
+
 /* A begin that may have to wait for room in the pool. */
+
 struct begin {
 	struct kvr_engine *e;
 	const struct kvr_request *req;
@@ -142,8 +149,9 @@ struct begin {
 	uint32_t flags;
 	struct kvr_engine_answer *answer;
 	struct kvr_engine_block *blocks;
-	uint64_t deadline;
+	uint64_t deadline, since;
 	uint64_t lookup;
+
 	struct kvr_op *op;
 	enum kvr_refused refused;
 
@@ -200,11 +208,9 @@ static int begin_op(struct begin *b, int *ret_final)
 		return KVR_FAIL(-EAGAIN, "%u operations wait for ranks, the most at once",
 				e->open_count);
 	b->refused = KVR_REFUSED_POOL; /* all that can be missing from here on */
-	/* At once: a rank that was first with its abort answers after a tick, which the caller
-	 * makes. */
 	if (e->held_slots > e->pool.slots / 4 &&
 	    (b->kind == KVR_OP_STORE || b->kind == KVR_OP_LOAD)) {
-		*ret_final = 1;
+		*ret_final = kvr_now() - b->since > QUARANTINE_NS;
 		return quarantine_full(e);
 	}
 	b->op = kvr_op_new(e, b->req, b->kind, b->flags);
@@ -428,6 +434,7 @@ static int begin(struct begin *b, uint64_t deadline_ns)
 	int err;
 
 	b->deadline = deadline_ns;
+	b->since = kvr_now();
 
 	snprintf(what, sizeof what, "room for a %s of request %llu/%u", kvr_op_kind_name(b->kind),
 		 (unsigned long long)b->req->id, b->req->attempt);

@@ -83,7 +83,7 @@ START_TEST(test_rank_that_aborted_before_the_leader_began)
 }
 END_TEST
 
-/* The same with more than a quarter of the pool: what all begin next is refused at once, so that
+/* The same with more than a quarter of the pool: what all begin next is refused in time, so that
  * the leader comes to the tick that ends the quarantine. */
 START_TEST(test_begin_after_such_an_abort)
 {

@@ -116,7 +116,8 @@ KVR_API int kvr_connector_release(struct kvr_connector *c, const struct kvr_requ
  * Leader: drops the pin; a store that not all ranks have copied, a load, a prefetch or a decision
  * ends as cancelled, which check_completed tells. What a rank may still copy is in quarantine until
  * that rank made this call, answered (store_copied, load_done) or left; ring-dump shows it. While
- * more than a quarter of the pool's slots is there, no store or load begins (-EAGAIN). A store that
+ * more than a quarter of the pool's slots is there, no store or load begins (-EAGAIN after 2 s, or
+ * at the deadline). A store that
  * all ranks have copied goes on to its end. Returns the number of operations that it ends.
  *
  * Rank: drops the answers to calls of that name that it did not make or that it gave up, and gives
