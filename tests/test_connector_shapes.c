@@ -153,7 +153,7 @@ static Suite *suite(void)
 	TCase *t = tcase_create("shapes");
 
 	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, test_odd_shapes, 0, KVR_TEST_TSAN ? 3 : (int)FORMS);
+	tcase_add_loop_test(t, test_odd_shapes, 0, KVR_TEST_TSAN || KVR_TEST_ASAN ? 3 : (int)FORMS);
 	suite_add_tcase(s, t);
 	return s;
 }

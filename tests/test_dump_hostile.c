@@ -88,7 +88,8 @@ START_TEST(test_overwritten_segments)
 		{ "--check", "--stall=0" },
 		{ "--show=logs,messages", "--request=3" },
 	};
-	uint64_t seed = test_seed(), rounds = test_rounds(15), read = 0;
+	int few = KVR_TEST_ASAN || KVR_TEST_TSAN;
+	uint64_t seed = test_seed(), rounds = test_rounds(few ? 5 : 15), read = 0;
 	char copy[320];
 
 	snprintf(copy, sizeof copy, "%s/copy", dir);

@@ -407,7 +407,7 @@ static Suite *suite(void)
 {
 	Suite *s = suite_create("replay_kill");
 	TCase *c = tcase_create("ends");
-	int few = KVR_TEST_TSAN; /* five seconds each under it */
+	int few = KVR_TEST_TSAN || KVR_TEST_ASAN; /* up to five seconds each there */
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, test_killed_rank_is_named_by_all);
