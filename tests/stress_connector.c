@@ -10,16 +10,34 @@
  *   in /dev/shm; after a death all others end with its cause and name who died; what was told to be
  *   written is found again.
  *
+ * That is test_many_groups. test_whole_protocol does everything else that the protocol has, in any
+ * order on each process, and nobody dies: aborts at any moment, retries and names that come again,
+ * refusals, launches that fail, loads by layers, prefetches, decisions, resets, flipped bytes,
+ * ranks that are slow, rings, tables and pools that are full. The same must hold, and:
+ *
+ *   whoever is not in the way of an operation does not fail it; the votes of all have one outcome;
+ *   a flipped byte is a miss; a slot is not used again while a rank copies; nothing that was stored
+ *   before a reset is found after it; at the end nothing is in quarantine, pinned or in flight; no
+ *   rank is said to have drifted where all made the same calls in the same order.
+ *
+ *   stress_connector_world.h    what the processes share, and how they do it
+ *   stress_connector_plan.c     what they do: the same for all, from the seed
+ *   stress_connector_side.c     a process; _calls.c, _request.c, _small.c, _reset.c: its steps
+ *   stress_connector_judge.c    what must hold
+ *   stress_connector_round.c    what kind of group, and its processes
+ *
+ * KVR_TEST_FLOWS: flows of such a round (100, at most 4096). KVR_TEST_KNOWN: see enum known.
+ *
  * A round's requests depend on its seed alone, its timing does not: a failure may need some tries
  * of its seed.
  */
 #include "connector_work.h"
+#include "stress_connector_world.h"
 
 #include <glob.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 
-#define SLOW (KVR_TEST_TSAN ? 10u : KVR_TEST_ASAN ? 3u : 1u)
 #define DEATH_NS (2000000000ull * SLOW)
 #define HANG_MS (60000ull * SLOW)
 
@@ -378,6 +396,12 @@ START_TEST(test_many_groups)
 }
 END_TEST
 
+START_TEST(test_whole_protocol)
+{
+	whole_rounds(test_seed(), test_rounds(100));
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("stress connector");
@@ -385,6 +409,10 @@ static Suite *suite(void)
 
 	tcase_set_timeout(t, 120.0 + 10.0 * (double)test_rounds(100));
 	tcase_add_test(t, test_many_groups);
+	suite_add_tcase(s, t);
+	t = tcase_create("whole protocol");
+	tcase_set_timeout(t, 120.0 + 10.0 * (double)test_rounds(100));
+	tcase_add_test(t, test_whole_protocol);
 	suite_add_tcase(s, t);
 	return s;
 }
