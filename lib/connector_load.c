@@ -150,7 +150,7 @@ static int load_stage(struct kvr_connector *c, struct kvr_rank_op *op, enum kvr_
 {
 	int err = kvr_rank_wait_op(c, op, stage, deadline_ns, ret_good);
 
-	if (err && kvr_rank_op_ended(c, op))
+	if (err && err != -EINTR && kvr_rank_op_ended(c, op))
 		kvr_rank_give_up(c, op);
 	return err;
 }
@@ -270,7 +270,7 @@ static int load_agree(struct kvr_connector *c, struct kvr_rank_op *op, uint64_t 
 /* After -EINTR the answer was taken, perhaps. */
 static int resumes(const struct kvr_rank_op *op)
 {
-	return op && !op->since && op->layered && op->list != KVR_NO_LIST && !op->agreed;
+	return op && !op->since && op->layered && !op->agreed && !op->answered;
 }
 
 int kvr_rank_load_resumes(struct kvr_connector *c, const struct kvr_request *req)
