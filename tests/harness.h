@@ -89,6 +89,14 @@ static inline void test_skip(const char *why)
 	fflush(stdout);
 }
 
+/* For main() of a program whose threads others have, too: what it returns under TSan, where all is
+ * many times as slow. */
+static inline int test_no_threads_of_its_own(void)
+{
+	test_skip("its threads are those of other tests, too: not under the thread sanitizer");
+	return 77;
+}
+
 /* KVR_TEST_SEED, or the clock; printed, so that a failure can be repeated. */
 static inline uint64_t test_seed(void)
 {

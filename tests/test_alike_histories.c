@@ -355,5 +355,7 @@ static Suite *make_suite(void)
 
 int main(void)
 {
+	if (KVR_TEST_TSAN)
+		return test_no_threads_of_its_own();
 	return kvr_test_main(make_suite);
 }

@@ -432,5 +432,7 @@ static Suite *suite(void)
 
 int main(void)
 {
+	if (KVR_TEST_TSAN)
+		return test_no_threads_of_its_own();
 	return kvr_test_main(suite);
 }
