@@ -167,7 +167,7 @@ static int load_may(struct side *s, struct run *x)
 		return MAY_NOT_YET;
 	if (layers && may == MAY && x->flow.late == s->rank && !marks(s, x, 0))
 		return MAY_NOT_YET;
-	return may;
+	return (int)may;
 }
 
 static void check_load(struct side *s, const struct run *x, int r)
