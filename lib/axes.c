@@ -122,7 +122,8 @@ int kvr_shape_axes(uint32_t pipeline, uint32_t context, uint32_t tensor, uint32_
 		struct kvr_axes a;
 
 		/* Cannot fail. At most one shard a rank, so there is room. */
-		kvr_axes_of(pipeline, context, tensor, rank, &a);
+		if (kvr_axes_of(pipeline, context, tensor, rank, &a))
+			break;
 		if (a.c == 0 && a.t < parts)
 			s.shard[s.shards++] = shard_of(&a, &s, parts);
 	}

@@ -210,11 +210,11 @@ int kvr_rank_store_begin(struct kvr_connector *c, const struct kvr_request *req,
 			 struct kvr_block *ret_blocks, uint32_t *ret_covered)
 {
 	struct kvr_engine_answer a;
-	struct kvr_rank_op *op;
+	struct kvr_rank_op *op = NULL;
 	struct kvr_message m;
 	int err = kvr_rank_take_begin(c, KVR_OP_STORE, req, n, deadline_ns, &a, &op, &m);
 
-	if (err)
+	if (err || !op) /* no store is without an operation: kvr_input_answer() */
 		return err;
 	for (uint32_t i = 0; i < a.count; i++) {
 		const struct kvr_engine_block *b = &kvr_rank_list(c, op)[i];

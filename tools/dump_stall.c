@@ -177,6 +177,8 @@ static void operations(struct stall *s)
 			if (is_stalled(s->d, &ops[i]) && (!last || older(last, &ops[i])) &&
 			    (!next || older(&ops[i], next)))
 				next = &ops[i];
+		if (!next)
+			break;
 		operation(s, next);
 		last = next;
 	}

@@ -122,6 +122,15 @@ static void suspend(void)
 	enter();
 }
 
+/* ESC [ and a letter: home, or erase. */
+static size_t put_escape(char *frame, size_t used, char what)
+{
+	frame[used++] = '\033';
+	frame[used++] = '[';
+	frame[used++] = what;
+	return used;
+}
+
 /* Appends what fits of a line; nothing of it moves the cursor. */
 static size_t put_line(char *frame, size_t used, const char *line, size_t len, uint32_t columns)
 {
@@ -129,18 +138,16 @@ static size_t put_line(char *frame, size_t used, const char *line, size_t len, u
 		len = columns;
 	for (size_t i = 0; i < len; i++)
 		frame[used++] = line[i] >= ' ' && line[i] <= '~' ? line[i] : '?';
-	memcpy(frame + used, "\033[K", 3); /* the rest of the old line */
-	return used + 3;
+	return put_escape(frame, used, 'K'); /* the rest of the old line */
 }
 
 int dump_term_draw(const struct dump_term *t, const char *text)
 {
 	static char frame[FRAME_MAX];
 	uint32_t columns = t->columns < 500 ? t->columns : 500, row = 0;
-	size_t used = 0;
+	size_t used;
 
-	memcpy(frame, "\033[H", 3);
-	used = 3;
+	used = put_escape(frame, 0, 'H');
 	while (*text && row < t->rows && used + columns + 16 < sizeof frame) {
 		size_t len = strcspn(text, "\n");
 
@@ -149,8 +156,8 @@ int dump_term_draw(const struct dump_term *t, const char *text)
 		used = put_line(frame, used, text, len, columns);
 		text += len + (text[len] == '\n');
 	}
-	memcpy(frame + used, "\033[J", 3); /* what is below */
-	return write_all(frame, used + 3);
+	used = put_escape(frame, used, 'J'); /* what is below */
+	return write_all(frame, used);
 }
 
 int dump_term_wait(const struct dump_term *t, uint64_t ns)
